@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import requests
 from google.protobuf import json_format  # type: ignore[import-untyped]  # comes without types, as does the next
@@ -146,14 +148,39 @@ def _by_grpc(options: Otlp, signal: Signal) -> Sent:
         return Sent(signal, "grpc", "", _NO_ADDRESS)
     # Private, because the exporter's own `export` retries, logs the response and returns only that it failed.
     address = f"{'http' if exporter._insecure else 'https'}://{exporter._endpoint}"  # noqa: SLF001
-    try:
+
+    def export() -> Any:
         request = exporter._translate_data(MAKERS[signal]())  # noqa: SLF001
-        got = exporter._client.Export(request, metadata=exporter._headers, timeout=options.timeout)  # noqa: SLF001
-    except grpc.RpcError as error:
-        got = _why(error.code().name, error.details() or "", options.timeout or 0)
+        try:
+            return exporter._client.Export(request, metadata=exporter._headers, timeout=options.timeout)  # noqa: SLF001
+        except grpc.RpcError as error:
+            return _why(error.code().name, error.details() or "", options.timeout or 0)
+
+    try:
+        got = export()
+        if isinstance(got, Trouble) and got.kind == "refused" and _use_listening_address(exporter):
+            got = export()
     finally:
         exporter.shutdown()
     return Sent(signal, "grpc", address, got)
+
+
+def _use_listening_address(exporter: Any) -> bool:
+    """Reconnect to the address of the host where something listens; return whether there is one.
+
+    Of a host with several addresses, such as localhost, gRPC reports only the problem of the last that failed.
+    """
+    url = urlsplit(f"//{exporter._endpoint}")  # noqa: SLF001
+    try:
+        with socket.create_connection((url.hostname, url.port), timeout=1) as connection:
+            host, port = connection.getpeername()[:2]
+    except (OSError, ValueError, TypeError):  # nothing listens, or the endpoint is no host with a port
+        return False
+    exporter._channel.close()  # noqa: SLF001
+    exporter._endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"  # noqa: SLF001
+    exporter._channel_options += (("grpc.ssl_target_name_override", url.hostname),)  # noqa: SLF001
+    exporter._initialize_channel_and_stub()  # noqa: SLF001
+    return True
 
 
 def _why(code: str, details: str, timeout: float) -> Trouble:
