@@ -1,0 +1,121 @@
+"""The pictures of the documentation, from recorded runs: `make pictures`. It needs Chromium, and takes two minutes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+import uvicorn
+from playwright.sync_api import sync_playwright
+
+from documentation.diagrams import DIAGRAMS, draw
+from documentation.terminal import picture, record
+from pellucid import semconv
+from pellucid_exporters import StoreReader
+from pellucid_exporters.local.options import DEFAULT_PATH
+from pellucid_exporters.viewer import create_viewer_app
+from support.local_store import eventually
+from support.pages import BLOCK, ROOT
+from support.processes import PATIENCE
+
+IMAGES: Final = ROOT / "docs" / "images"
+WIDTH: Final = 92
+"""Columns of the terminal."""
+ROUNDS: Final = 12
+"""Rounds of the demo: the alert of a slow hub needs 20 round trips."""
+VIEW: Final = {"width": 1200, "height": 640}
+
+
+def main() -> None:
+    """Make all pictures anew."""
+    for name, diagram in DIAGRAMS.items():
+        write(name, draw(diagram))
+    with tempfile.TemporaryDirectory(prefix="shop-") as folder:
+        terminal(Path(folder))
+        viewer(Path(folder))
+
+
+def write(name: str, drawn: str) -> None:
+    """Write a picture, and say so."""
+    (IMAGES / name).write_text(drawn)
+    print(f"{name}  {len(drawn) // 1024} KiB")
+
+
+def terminal(folder: Path) -> None:
+    """Draw the last run of the program in `docs/get-started.md`, and a run of the demo with its hubs."""
+    page = (ROOT / "docs" / "get-started.md").read_text()
+    program = next(block["code"] for block in BLOCK.finditer(page) if "objective=0.05, ttl=0" in block["code"])
+    tree = record(["-c", program], folder=folder, width=WIDTH)
+    write("tree.svg", picture(_last(tree, "invoke_agent").partition("\n\n")[0], name="tree"))
+    demo = record(["-m", "pellucid", "demo", "--port", "0"], folder=folder, width=WIDTH)
+    run, rest = _last(demo, "invoke_agent").split("\n\n", 1)
+    write("demo.svg", picture(run, name="demo"))
+    table = next(part for part in rest.split("\n\n") if "round trips" in part)
+    write("hubs.svg", picture(re.sub(r"^\S+Hubs\S*\n", "", table), name="hubs"))
+
+
+def _last(output: str, word: str) -> str:
+    """Return output from the start of the last line that has a word."""
+    return output[output.rindex("\n", 0, output.rindex(word)) + 1 :]
+
+
+def viewer(folder: Path) -> None:
+    """Photograph the pages of `pellucid view` over a store of the demo."""
+    _demonstrate(folder, ROUNDS)
+    store = StoreReader(folder / DEFAULT_PATH)
+    failed, completed = (store.runs(outcome=outcome, agent="demo", limit=1)[0].run_id for outcome in ("failed", "completed"))
+    chats = [span.sequence for span in store.spans(completed) if span.phase == semconv.INFERENCE]
+    paths = {
+        "viewer-hubs.png": "/?last=15m",
+        "viewer-alerts.png": "/alerts",
+        "viewer-run.png": f"/runs/{failed}/",
+        "viewer-request.png": f"/runs/{completed}/{chats[1]}",
+    }
+    with _serving(store) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport=VIEW)
+        for name, path in paths.items():
+            page.goto(f"{url}{path}")
+            (IMAGES / name).write_bytes(page.screenshot())
+            print(f"{name}  {(IMAGES / name).stat().st_size // 1024} KiB")
+        browser.close()
+
+
+def _demonstrate(folder: Path, rounds: int) -> None:
+    """Run the demo so many times in a folder."""
+    command = [sys.executable, "-m", "pellucid", "demo", "--port", "0", "--repeat", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        answers = (line for line in demo.stdout if line == "Answer\n")
+        for _ in range(rounds):
+            next(answers)
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=PATIENCE)
+
+
+@contextmanager
+def _serving(store: StoreReader) -> Iterator[str]:
+    """Serve the pages of a store, and give their address."""
+    app = create_viewer_app(store, label=str(DEFAULT_PATH))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+
+
+if __name__ == "__main__":
+    main()
