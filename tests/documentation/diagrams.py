@@ -70,16 +70,22 @@ RUN: Final = Diagram(
     "A run: discover, compose, chat, dispatch, and again until the model answers",
     (780, 372),
     [
-        Box((10, 8), "tool hubs", "MCP, catalogues, registries"),
+        Box((10, 8), "tool hubs", "MCP, HTTP, registries"),
         Box((215, 8), "conversation", "history, instructions"),
         Box((420, 8), "model", "a vendor, or your own"),
         Box((625, 8), "tools", "functions, hubs, people"),
-        Box((1, 88), "", "", "frame", (778, 142)),
+        Box((1, 88), "", "invoke_agent: one run", "frame", (778, 142)),
         Box((10, 108), "discover", "discover_tools", "phase"),
         Box((215, 108), "compose", "compose_request", "phase"),
         Box((420, 108), "infer", "chat", "phase"),
         Box((625, 108), "dispatch", "execute_tool", "phase"),
-        Box((10, 262), "each phase, measured once", "1 span with its input and output, metrics, events, 1 log line", "bar", (760, 46)),
+        Box(
+            (10, 262),
+            "each phase, measured once",
+            "1 span with its input and output, metrics, events, 1 log line",
+            "bar",
+            (760, 46),
+        ),
         Box((10, 332), "hooks: agent.on()", kind="box", size=(240, 34)),
         Box((270, 332), "exporters: console, file, local store, OTLP, Prometheus", kind="box", size=(500, 34)),
     ],
@@ -130,18 +136,19 @@ DIAGRAMS: Final = {"run.svg": RUN, "stack.svg": STACK}
 def draw(diagram: Diagram) -> str:
     """Return a diagram as an SVG document, which loads nothing."""
     width, height = diagram.size
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
-            f"<title>{escape(diagram.title)}</title>",
-            f"<style>{STYLE}</style>",
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-            '<path d="M0 0 8 4 0 8z"/></marker></defs>',
-            *map(_arrow, diagram.arrows),
-            *map(_box, diagram.boxes),
-            "</svg>\n",
-        ]
-    )
+    shapes = "\n".join([*map(_arrow, diagram.arrows), *map(_box, diagram.boxes)])
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">
+<title>{escape(diagram.title)}</title>
+<style>{STYLE}</style>
+<defs>
+<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">
+<path d="M0 0 8 4 0 8z"/>
+</marker>
+</defs>
+{shapes}
+</svg>
+"""
 
 
 def _box(box: Box) -> str:
@@ -151,8 +158,9 @@ def _box(box: Box) -> str:
     if box.title:
         drawn.append(f'<text x="{middle}" y="{y + height // 2 + (-2 if box.line else 5)}">{escape(box.title)}</text>')
     if box.line:
-        code = " code" if box.kind == "phase" else ""
-        drawn.append(f'<text class="small{code}" x="{middle}" y="{y + height // 2 + 15}">{escape(box.line)}</text>')
+        code = " code" if box.kind in ("phase", "frame") else ""
+        below = height - 8 if box.kind == "frame" else height // 2 + 15
+        drawn.append(f'<text class="small{code}" x="{middle}" y="{y + below}">{escape(box.line)}</text>')
     return "\n".join(drawn)
 
 

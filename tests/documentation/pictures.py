@@ -8,14 +8,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
 from typing import Final
 
 import uvicorn
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from documentation.diagrams import DIAGRAMS, draw
 from documentation.terminal import picture, record
@@ -32,16 +32,22 @@ WIDTH: Final = 92
 """Columns of the terminal."""
 ROUNDS: Final = 12
 """Rounds of the demo: the alert of a slow hub needs 20 round trips."""
-VIEW: Final = {"width": 1200, "height": 640}
 
 
 def main() -> None:
     """Make all pictures anew."""
     for name, diagram in DIAGRAMS.items():
         write(name, draw(diagram))
-    with tempfile.TemporaryDirectory(prefix="shop-") as folder:
-        terminal(Path(folder))
-        viewer(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        support, demo = Path(folder, "support"), Path(folder, "demo")
+        for made in (support, demo):
+            made.mkdir()
+        terminal(support, demo)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
+            photograph(browser, support, {"viewer-alerts.png": "/alerts"}, height=380)
+            photograph(browser, demo, _pages_of_demo(demo), height=640)
+            browser.close()
 
 
 def write(name: str, drawn: str) -> None:
@@ -50,14 +56,14 @@ def write(name: str, drawn: str) -> None:
     print(f"{name}  {len(drawn) // 1024} KiB")
 
 
-def terminal(folder: Path) -> None:
+def terminal(support: Path, demo: Path) -> None:
     """Draw the last run of the program in `docs/get-started.md`, and a run of the demo with its hubs."""
     page = (ROOT / "docs" / "get-started.md").read_text()
     program = next(block["code"] for block in BLOCK.finditer(page) if "objective=0.05, ttl=0" in block["code"])
-    tree = record(["-c", program], folder=folder, width=WIDTH)
+    tree = record(["-c", program], folder=support, width=WIDTH)
     write("tree.svg", picture(_last(tree, "invoke_agent").partition("\n\n")[0], name="tree"))
-    demo = record(["-m", "pellucid", "demo", "--port", "0"], folder=folder, width=WIDTH)
-    run, rest = _last(demo, "invoke_agent").split("\n\n", 1)
+    shown = record(["-m", "pellucid", "demo", "--port", "0"], folder=demo, width=WIDTH)
+    run, rest = _last(shown, "invoke_agent").split("\n\n", 1)
     write("demo.svg", picture(run, name="demo"))
     table = next(part for part in rest.split("\n\n") if "round trips" in part)
     write("hubs.svg", picture(re.sub(r"^\S+Hubs\S*\n", "", table), name="hubs"))
@@ -68,26 +74,27 @@ def _last(output: str, word: str) -> str:
     return output[output.rindex("\n", 0, output.rindex(word)) + 1 :]
 
 
-def viewer(folder: Path) -> None:
-    """Photograph the pages of `pellucid view` over a store of the demo."""
+def photograph(browser: Browser, folder: Path, paths: Mapping[str, str], *, height: int) -> None:
+    """Photograph pages of `pellucid view` over the store of a folder."""
+    with _serving(StoreReader(folder / DEFAULT_PATH)) as url:
+        page = browser.new_page(viewport={"width": 1200, "height": height})
+        for name, path in paths.items():
+            page.goto(f"{url}{path}")
+            page.screenshot(path=IMAGES / name)
+            print(f"{name}  {(IMAGES / name).stat().st_size // 1024} KiB")
+
+
+def _pages_of_demo(folder: Path) -> dict[str, str]:
+    """Run the demo again and again, and return its pages."""
     _demonstrate(folder, ROUNDS)
     store = StoreReader(folder / DEFAULT_PATH)
-    failed, completed = (store.runs(outcome=outcome, agent="demo", limit=1)[0].run_id for outcome in ("failed", "completed"))
+    failed, completed = (store.runs(outcome=outcome, limit=1)[0].run_id for outcome in ("failed", "completed"))
     chats = [span.sequence for span in store.spans(completed) if span.phase == semconv.INFERENCE]
-    paths = {
-        "viewer-hubs.png": "/?last=15m",
-        "viewer-alerts.png": "/alerts",
+    return {
+        "viewer-hubs.png": "/?window=15m",
         "viewer-run.png": f"/runs/{failed}/",
         "viewer-request.png": f"/runs/{completed}/{chats[1]}",
     }
-    with _serving(store) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport=VIEW)
-        for name, path in paths.items():
-            page.goto(f"{url}{path}")
-            (IMAGES / name).write_bytes(page.screenshot())
-            print(f"{name}  {(IMAGES / name).stat().st_size // 1024} KiB")
-        browser.close()
 
 
 def _demonstrate(folder: Path, rounds: int) -> None:

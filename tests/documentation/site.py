@@ -1,7 +1,7 @@
 """The site of the documentation: `make docs`.
 
-The pages are those of `docs/`, which are also read on their own. The site has a page for each example, to which links to examples
-lead.
+The pages are those of `docs/`, which are also read on their own. Besides, each example is a page, so that links to it
+stay in the site.
 """
 
 from __future__ import annotations

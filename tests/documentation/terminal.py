@@ -16,12 +16,13 @@ from rich.text import Text
 
 from support.processes import PATIENCE
 
-_THEME: Final = TerminalTheme(
-    (22, 27, 34),
-    (219, 225, 232),
-    [(22, 27, 34), (255, 123, 114), (86, 211, 100), (227, 179, 65)]
-    + [(121, 192, 255), (210, 168, 255), (86, 212, 221), (219, 225, 232)],
-)
+NARROWEST: Final = 84
+"""Columns of a picture, so that the text of all pictures has about one size."""
+_DARK: Final = (22, 27, 34)
+_LIGHT: Final = (219, 225, 232)
+_RED, _GREEN, _YELLOW = (255, 123, 114), (86, 211, 100), (227, 179, 65)
+_BLUE, _MAGENTA, _CYAN = (121, 192, 255), (210, 168, 255), (86, 212, 221)
+_THEME: Final = TerminalTheme(_DARK, _LIGHT, [_DARK, _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN, _LIGHT])
 _FONTS: Final = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 _FRAME: Final = f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img">
@@ -63,7 +64,11 @@ def picture(output: str, *, name: str) -> str:
     """Return output as an SVG document, which loads nothing. `name`: a prefix of its classes."""
     text = Text.from_ansi(output.strip("\n"))
     console = Console(
-        record=True, width=max(map(len, text.plain.splitlines())) + 1, file=io.StringIO(), force_terminal=True, highlight=False
+        record=True,
+        width=max(NARROWEST, *map(len, text.plain.splitlines())) + 1,
+        file=io.StringIO(),
+        force_terminal=True,
+        highlight=False,
     )
     console.print(text, no_wrap=True, soft_wrap=True)
     return console.export_svg(title="", theme=_THEME, code_format=_FRAME, unique_id=name)
