@@ -20,6 +20,8 @@ from support.pages import ROOT
 CONFIGURATION: Final = "zensical.toml"
 SITE: Final = ROOT / "site"
 _PACKAGES: Final = ("sdk", "exporters", "dashboards")
+_DOCSTRING: Final = "griffe:"
+"""Start of a warning about a docstring."""
 _COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
 _EXAMPLE: Final = re.compile(r"\]\(((?:\.\./)*)\.\./examples/(\w+)\.py\)")
 
@@ -32,7 +34,8 @@ def build(site: Path) -> None:
     """Build the site in a folder, in place of what is there.
 
     Raises:
-        SiteError: a link, an anchor or a name leads nowhere, or a page loads something from elsewhere.
+        SiteError: a link, an anchor or a name leads nowhere, a docstring cannot be read, or a page loads something from
+            elsewhere.
     """
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder).resolve()
@@ -48,7 +51,7 @@ def build(site: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        if done.returncode:
+        if done.returncode or _DOCSTRING in done.stdout:
             raise SiteError(_COLOR.sub("", done.stdout))
         faults = faults_in(project / "site")
         if faults:
