@@ -82,7 +82,7 @@ def test_pages_load_nothing_from_elsewhere(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_fails_the_build(page: str, faults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link, an anchor, a picture or a name that leads nowhere fails the build, as does a docstring about something else."""
+    """A link, an anchor, a picture or a name that leads nowhere fails the build, as does a wrong docstring."""
 
     def stage_fault(pages: Path) -> None:
         pages.mkdir()
