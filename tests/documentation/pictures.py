@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import which
 from typing import Final
 
-import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from documentation.diagrams import DIAGRAMS, draw
@@ -22,10 +19,9 @@ from documentation.terminal import picture, record
 from pellucid import semconv
 from pellucid_exporters import StoreReader
 from pellucid_exporters.local.options import DEFAULT_PATH
-from pellucid_exporters.viewer import create_viewer_app
-from support.local_store import eventually
 from support.pages import BLOCK, ROOT
 from support.processes import PATIENCE
+from support.view_server import serving
 
 IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 92
@@ -45,8 +41,8 @@ def main() -> None:
         terminal(support, demo)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
-            photograph(browser, support, {"viewer-alerts.png": "/alerts"}, height=380)
-            photograph(browser, demo, _pages_of_demo(demo), height=640)
+            photograph(browser, support, {"viewer-alerts.png": "/alerts"}, height=400)
+            photograph(browser, demo, _pages_of_demo(demo), height=720)
             browser.close()
 
 
@@ -76,7 +72,7 @@ def _last(output: str, word: str) -> str:
 
 def photograph(browser: Browser, folder: Path, paths: Mapping[str, str], *, height: int) -> None:
     """Photograph pages of `pellucid view` over the store of a folder."""
-    with _serving(StoreReader(folder / DEFAULT_PATH)) as url:
+    with serving(folder / DEFAULT_PATH) as url:
         page = browser.new_page(viewport={"width": 1200, "height": height})
         for name, path in paths.items():
             page.goto(f"{url}{path}")
@@ -88,11 +84,12 @@ def _pages_of_demo(folder: Path) -> dict[str, str]:
     """Run the demo again and again, and return its pages."""
     _demonstrate(folder, ROUNDS)
     store = StoreReader(folder / DEFAULT_PATH)
-    failed, completed = (store.runs(outcome=outcome, limit=1)[0].run_id for outcome in ("failed", "completed"))
+    _refused, failed = store.runs(outcome="failed", limit=2)  # newest first: the refusal comes after the failure
+    completed = store.runs(outcome="completed", limit=1)[0].run_id
     chats = [span.sequence for span in store.spans(completed) if span.phase == semconv.INFERENCE]
     return {
         "viewer-hubs.png": "/?window=15m",
-        "viewer-run.png": f"/runs/{failed}/",
+        "viewer-run.png": f"/runs/{failed.run_id}/",
         "viewer-request.png": f"/runs/{completed}/{chats[1]}",
     }
 
@@ -107,21 +104,6 @@ def _demonstrate(folder: Path, rounds: int) -> None:
             next(answers)
         demo.send_signal(signal.SIGINT)
         demo.communicate(timeout=PATIENCE)
-
-
-@contextmanager
-def _serving(store: StoreReader) -> Iterator[str]:
-    """Serve the pages of a store, and give their address."""
-    app = create_viewer_app(store, label=str(DEFAULT_PATH))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        eventually(lambda: server.started)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
 
 
 if __name__ == "__main__":
