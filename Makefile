@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test test-migrating test-stack check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-migrating test-stack check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -44,6 +44,12 @@ format: $(VENV)/dev ## Format the code.
 
 dashboards: $(VENV)/dev ## Write dashboards and rules anew, from the code in dashboards/.
 	@$(BIN)/python -m pellucid_dashboards.generate
+
+docs: $(VENV)/dev ## Build the site of the documentation into site/, and check its links.
+	@PYTHONPATH=tests $(BIN)/python -m documentation.site
+
+pictures: $(VENV)/dev ## Make the pictures of the documentation anew, from recorded runs (needs Chromium).
+	@PYTHONPATH=tests $(BIN)/python -m documentation.pictures
 
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
@@ -94,7 +100,7 @@ coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage report
 
 clean: ## Remove the environment and all caches.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist site .cache
 
 # The stamps say which set of packages the environment holds; the versions are those of constraints.txt.
 $(VENV)/base: pyproject.toml constraints.txt
