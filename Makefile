@@ -93,7 +93,7 @@ test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other
 
 test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 15 minutes), alerts in real time.
 	@PYTHONPATH=tests $(BIN)/python -m stack.servers
-	@$(BIN)/python -m pytest tests/stack -m stack --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest tests/stack -m stack --timeout=2400 --durations=10 $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest
