@@ -48,7 +48,7 @@ def test_licences_of_dependencies_are_compatible() -> None:
 def test_forms_follow_the_schema_of_the_host(schema: str) -> None:
     """GitHub's own schemas accept issue forms and the workflow; no other file is there."""
     files = [GITHUB / name for name in FORMS[schema]]
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     known = {GITHUB / name for names in FORMS.values() for name in names}

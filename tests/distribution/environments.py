@@ -53,8 +53,18 @@ class Environment:
         Raises:
             subprocess.CalledProcessError: pip could not; it has said why.
         """
-        pip = (sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check")
-        run(*pip, "install", "--quiet", *arguments)
+        self._pip("install", "--quiet", *arguments)
+
+    def uninstall(self, *names: str) -> None:
+        """Remove packages, also if others require them.
+
+        Raises:
+            subprocess.CalledProcessError: pip could not; it has said why.
+        """
+        self._pip("uninstall", "--quiet", "--yes", *names)
+
+    def _pip(self, *arguments: str) -> None:
+        run(sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", *arguments)
 
     def distributions(self) -> list[Distribution]:
         """Return what is installed, by name."""

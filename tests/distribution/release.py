@@ -6,6 +6,7 @@ It writes `dist/`: sdist, wheel, and a bill of materials of the smallest and of 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,37 @@ from distribution.environments import CONSTRAINTS, ROOT, Environment, run
 DIST: Final = ROOT / "dist"
 TESTS: Final = "tests/sdk tests/conventions tests/dashboards tests/test_*.py -m 'not browser' --numprocesses=2"
 """Tests that are run in the unpacked sdist: all kinds of files are read by one of them."""
+
+GRPC: Final = ("grpcio", "opentelemetry-exporter-otlp-proto-grpc")
+"""What `docs/installation.md` removes from an image that exports over HTTP."""
+
+OVER_HTTP: Final = """
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from pellucid import Agent
+from pellucid.testing import ScriptedModel
+from pellucid_exporters import configure
+
+received = set()
+
+class Collector(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        received.add(self.path)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *parts):
+        pass
+
+server = HTTPServer(("127.0.0.1", 0), Collector)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+telemetry = configure("a", otlp=f"http://127.0.0.1:{server.server_port}")
+Agent("a", model=ScriptedModel("Hello.")).run_sync("Hi")
+telemetry.shutdown()
+assert received == {"/v1/traces", "/v1/metrics", "/v1/logs"}, received
+"""
 
 _MADE: Final = {"PKG-INFO"}
 """What the build adds to an sdist."""
@@ -127,7 +159,13 @@ def try_bare(wheel: Path, folder: Path) -> Path:
         raise SystemExit(
             f"pellucid demo without its extra: exit code {said.returncode}, not 2 and the remedy\n{said.stderr}"
         )
-    return bill(environment, wheel, "bare")
+    file = bill(environment, wheel, "bare")
+    environment.uninstall(*GRPC)
+    run(environment.python, "-c", OVER_HTTP, cwd=folder)
+    left = environment.sizes()
+    whole = sum(size.installed for size in left) / 1e6
+    print(f"without gRPC {len(left)} distributions, {whole:.1f} MB; OTLP over HTTP works")
+    return file
 
 
 def try_all(wheel: Path, folder: Path) -> Path:
@@ -145,11 +183,16 @@ def try_all(wheel: Path, folder: Path) -> Path:
 
 def bill(environment: Environment, wheel: Path, name: str) -> Path:
     """Write a bill of materials of an environment (CycloneDX 1.6), which is validated, and return its path."""
-    file = DIST / f"{'-'.join(wheel.name.split('-')[:2])}-{name}.cdx.json"
-    command = (sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", ROOT / "pyproject.toml")
-    run(*command, "--mc-type", "library", "--output-reproducible", "--output-file", file, environment.python)
-    if "file:" in file.read_text(encoding="utf-8"):
-        raise SystemExit(f"{file} has a path of this machine")
+    package, version = wheel.name.split("-")[:2]
+    project = environment.folder / "pyproject.toml"  # with the version, which the tool cannot ask the build for
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project.write_text(text.replace('dynamic = ["version"]', f'version = "{version}"'), encoding="utf-8")
+    file = DIST / f"{package}-{version}-{name}.cdx.json"
+    command = (sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", project, "--mc-type", "library")
+    run(*command, "--output-reproducible", "--validate", "--output-file", file, environment.python)
+    written = file.read_text(encoding="utf-8")
+    if "file:" in written or json.loads(written)["metadata"]["component"]["version"] != version:
+        raise SystemExit(f"{file} has a path of this machine, or not the version {version}")
     return file
 
 
