@@ -22,7 +22,7 @@ from distribution import dependencies
 from distribution.environments import CONSTRAINTS, ROOT, Environment, run
 
 DIST: Final = ROOT / "dist"
-TESTS: Final = "tests/sdk tests/conventions tests/dashboards tests/test_*.py -m 'not browser' --numprocesses=2"
+TESTS: Final = "tests/conventions tests/dashboards tests/type_checks tests/test_*.py -m 'not browser' --numprocesses=2"
 """Tests that are run in the unpacked sdist: all kinds of files are read by one of them."""
 
 GRPC: Final = ("grpcio", "opentelemetry-exporter-otlp-proto-grpc")
