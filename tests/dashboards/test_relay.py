@@ -299,8 +299,9 @@ def test_knows_its_paths(relay: str) -> None:
         assert answer.status == 200
     with pytest.raises(HTTPError, match="404"):
         urlopen(f"{relay}/metrics", timeout=60)
-    with pytest.raises(HTTPError, match="404"):
-        post(f"{relay}/api/v1/alerts", [])
+    for body in (b"[]", b"no JSON"):
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{relay}/v1/traces", body, timeout=60)
 
 
 def test_prints_what_alertmanager_tells_it(relay: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,9 +74,11 @@ class _Exchange(BaseHTTPRequestHandler):
         refusal = self._refusal()
         if refusal is not None:
             return self._answer(*refusal)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path not in ("/api/v2/alerts", "/webhook"):
+            return self._answer(404, "there are /api/v2/alerts and /webhook")
         try:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._take(body)
+            self._take(json.loads(body))
         except DeliveryError as error:
             return self._answer(502, str(error))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -98,11 +100,9 @@ class _Exchange(BaseHTTPRequestHandler):
     def _take(self, body: Any) -> None:
         if self.path == "/api/v2/alerts":
             self.server.relay.pass_on(body)
-        elif self.path == "/webhook":
-            print(describe(body), flush=True)  # noqa: T201  (the output of the command)
         else:
-            return self._answer(404, "there are /api/v2/alerts and /webhook")
-        return self._answer(200, "ok")
+            print(describe(body), flush=True)  # noqa: T201  (the output of the command)
+        self._answer(200, "ok")
 
     def _show(self, page: str) -> None:
         policy = runbook_html.CONTENT_SECURITY_POLICY

@@ -109,6 +109,7 @@ class ModelDelta:
 
 
 StreamItem: TypeAlias = ModelDelta | ModelResponse
+"""A piece of a streamed answer, or last the complete one."""
 
 
 @runtime_checkable

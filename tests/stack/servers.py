@@ -1,0 +1,207 @@
+"""The servers of docker-compose.yml as programs, built from their Go modules into a cache.
+
+`python -m stack.servers` builds what is missing; with `--built` it only says whether anything is. The cache is
+`$XDG_CACHE_HOME/pellucid/stack`, usually below `~/.cache`; it holds Go's modules and object files too, and can be
+removed at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "pellucid", "stack")
+
+COLLECTOR: Final = "0.150.0"
+PROVIDERS: Final = "1.56.0"
+"""The version of the collector's stable modules that belongs to `COLLECTOR`."""
+
+MANIFEST: Final = f"""
+dist: {{name: otelcol-contrib, output_path: ., version: {COLLECTOR}}}
+receivers:
+  - gomod: go.opentelemetry.io/collector/receiver/otlpreceiver v{COLLECTOR}
+processors:
+  - gomod: go.opentelemetry.io/collector/processor/batchprocessor v{COLLECTOR}
+  - gomod: go.opentelemetry.io/collector/processor/memorylimiterprocessor v{COLLECTOR}
+exporters:
+  - gomod: go.opentelemetry.io/collector/exporter/debugexporter v{COLLECTOR}
+  - gomod: go.opentelemetry.io/collector/exporter/otlpexporter v{COLLECTOR}
+  - gomod: go.opentelemetry.io/collector/exporter/otlphttpexporter v{COLLECTOR}
+extensions:
+  - gomod: github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension v{COLLECTOR}
+providers:
+  - gomod: go.opentelemetry.io/collector/confmap/provider/envprovider v{PROVIDERS}
+  - gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider v{PROVIDERS}
+"""
+"""The components that the configuration names; the image that docker-compose.yml names has these and 200 others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A Go module with a server.
+
+    Attributes:
+        service: Its name in docker-compose.yml.
+        release: The version that is built, as its image would be tagged.
+        version: The version of the module.
+        packages: What is built, by the name of the program.
+        placeholders: Files that a release embeds and a module has not, such as pages made by Node.js.
+    """
+
+    service: str
+    release: str
+    module: str
+    version: str
+    packages: Mapping[str, str]
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where its programs are, once they are built."""
+        return CACHE / f"{self.service}-{self.release}"
+
+    def program(self, name: str) -> Path:
+        """Return the path of one of its programs."""
+        return self.folder / name
+
+    @property
+    def is_built(self) -> bool:
+        """Whether all of its programs are there."""
+        return all(self.program(name).exists() for name in self.packages)
+
+
+SERVERS: Final = (
+    Server(
+        "otel-collector",
+        COLLECTOR,
+        "go.opentelemetry.io/collector/cmd/builder",
+        f"v{COLLECTOR}",
+        {"otelcol-contrib": "."},
+    ),
+    Server(
+        "jaeger",
+        # The module has no versions of Jaeger 2: it is not named as Go demands, with /v2. Version 1.76 has the server
+        # of both, and is the last of 1.
+        "2.13.0",
+        "github.com/jaegertracing/jaeger",
+        "v1.76.0",
+        {"jaeger": "./cmd/jaeger"},
+    ),
+    Server(
+        "prometheus",
+        "3.13.3",
+        "github.com/prometheus/prometheus",
+        "v0.313.3",
+        {"prometheus": "./cmd/prometheus", "promtool": "./cmd/promtool"},
+    ),
+    Server(
+        "alertmanager",
+        "0.33.1",
+        "github.com/prometheus/alertmanager",
+        "v0.33.1",
+        {"alertmanager": "./cmd/alertmanager", "amtool": "./cmd/amtool"},
+        {"ui/app/dist/index.html": "<!doctype html>"},
+    ),
+)
+"""All services of others but Grafana, whose module Go's proxy does not serve."""
+
+
+def missing() -> list[str]:
+    """Return the services that are not built."""
+    return [server.service for server in SERVERS if not server.is_built]
+
+
+def build(server: Server) -> None:
+    """Build the programs of a server.
+
+    Raises:
+        FileNotFoundError: Go is not installed.
+        subprocess.CalledProcessError: Go failed; it has printed why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "source")
+        if server.service == "otel-collector":
+            _generate_collector(server, source)
+        else:
+            _copy_module(server, source)
+        for name, text in server.placeholders.items():
+            file = source / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        for name, package in server.packages.items():
+            _go("build", "-ldflags=-s -w", "-o", f"{folder}/bin/{name}", package, cwd=source)
+        server.folder.mkdir(parents=True, exist_ok=True)
+        for name in server.packages:
+            shutil.move(f"{folder}/bin/{name}", server.program(name))
+
+
+def _generate_collector(server: Server, source: Path) -> None:
+    """Let the collector's own builder write the program."""
+    _go("install", f"{server.module}@{server.version}", cwd=source.parent)
+    source.mkdir()
+    (source / "manifest.yaml").write_text(MANIFEST)
+    builder = CACHE / "go" / "bin" / "builder"
+    subprocess.run(
+        [builder, "--config=manifest.yaml", "--skip-compilation"],
+        cwd=source,
+        env=_environment(),
+        check=True,
+        stdout=sys.stderr,
+    )
+
+
+def _copy_module(server: Server, source: Path) -> None:
+    """Copy a module out of Go's cache, which is read-only."""
+    found = json.loads(_go("mod", "download", "-json", f"{server.module}@{server.version}", cwd=source.parent))
+    shutil.copytree(found["Dir"], source)
+    for path in (source, *source.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o200)
+
+
+def _go(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        ["go", *arguments], cwd=cwd, env=_environment(), check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Return variables for Go: everything in the cache, no C, and no workspace, which some modules contain."""
+    folders = {"GOPATH": str(CACHE / "go"), "GOCACHE": str(CACHE / "objects"), "GOBIN": str(CACHE / "go" / "bin")}
+    return {**os.environ, **folders, "CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+
+
+def main(*arguments: str) -> int:
+    """Build what is missing, and print how long it took and how much memory; `--built` only says what is missing."""
+    if arguments == ("--built",):
+        if missing():
+            print(f"The stack is not tried here: not built are {', '.join(missing())}; `make test-stack` builds them.")
+        return 1 if missing() else 0
+    if shutil.which("go") is None and missing():
+        print("building the servers of the stack: the program 'go' is not installed: https://go.dev/doc/install")
+        return 1
+    for server in SERVERS:
+        if server.is_built:
+            print(f"{server.service} {server.release}: built before")
+            continue
+        print(f"{server.service} {server.release}: building {server.module} {server.version} ...", flush=True)
+        started = time.monotonic()
+        build(server)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        size = sum(server.program(name).stat().st_size for name in server.packages) / 1e6
+        print(f"    {time.monotonic() - started:.0f} s, {size:.0f} MB; the largest process until now: {peak:.0f} MiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
