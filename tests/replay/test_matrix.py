@@ -26,7 +26,7 @@ FEW = settings(
 )
 LOST_RESULTS = pytest.mark.xfail(
     sys.version_info >= (3, 12),
-    reason="docs/replay.md, Limits: a call that ends as its worker stops; the order of tasks from Python 3.12 on shows it",
+    reason="docs/replay.md, Limits: a call that ends as its worker stops; later Pythons order tasks so",
     raises=ReplayDiverged,
     strict=False,
 )
