@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test test-migrating test-stack check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-migrating test-stack test-pythons package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -91,6 +91,12 @@ bench-replay: $(VENV)/dev ## Measure replays: time for an iteration, and recorde
 test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other frameworks (downloads them); what they record: ARGS="--telemetry".
 	@PYTHONPATH=tests $(BIN)/python -m bench.migrating $(ARGS)
 
+test-pythons: $(VENV)/dev ## Run the fast part of the test suite on the other Pythons of this machine; more: ARGS="tests".
+	@PYTHONPATH=tests $(BIN)/python -m distribution.pythons $(ARGS)
+
+package: $(VENV)/package ## Build sdist and wheel into dist/, install them, list their dependencies, and test the sdist; without that: ARGS="--quick".
+	@PYTHONPATH=tests $(BIN)/python -m distribution.release $(ARGS)
+
 test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 15 minutes), alerts in real time.
 	@PYTHONPATH=tests $(BIN)/python -m stack.servers
 	@$(BIN)/python -m pytest tests/stack -m stack --timeout=2400 --durations=10 $(ARGS)
@@ -116,6 +122,11 @@ $(VENV)/demo: $(VENV)/base
 $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats $(VENV)/view: $(VENV)/demo
 	@echo "Installing the extra $(@F) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(@F)]"
+	@touch $@
+
+$(VENV)/package: $(VENV)/dev
+	@echo "Installing what builds and checks packages ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group package
 	@touch $@
 
 $(VENV)/dev: $(VENV)/base
