@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         PriceTable,
         Settings,
     )
+    from pellucid.observed import ObservedProvider, observe
     from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
     from pellucid.options import AgentOptions, ResumeOptions, RunOptions
     from pellucid.providers import (
@@ -161,6 +162,7 @@ __all__ = [
     "ModelRequest",
     "ModelResponse",
     "ModelTimeout",
+    "ObservedProvider",
     "OutputError",
     "OutputSchema",
     "PellucidError",
@@ -215,6 +217,7 @@ __all__ = [
     "gated_tools",
     "last_known_catalog",
     "load_messages",
+    "observe",
     "ok",
     "propagate",
     "retry",
@@ -246,6 +249,7 @@ _HOMES = {
         "FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse", "OutputSchema", "Price",
         "PriceTable", "Settings",
     ),
+    "observed": ("ObservedProvider", "observe"),
     "offer": ("Explanation", "PermissionRequest", "Policy", "Verdict"),
     "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
     "providers": (

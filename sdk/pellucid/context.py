@@ -159,6 +159,11 @@ class DiscoveryContext:
     notify: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
 
     @property
+    def is_observed(self) -> bool:
+        """Whether a boundary observes the listing, as it does in a run."""
+        return self.report is not _ignore
+
+    @property
     def waits(self) -> bool:
         """Whether to wait for every hub, however long it takes."""
         return self.patience is not None and self.patience.seconds == math.inf

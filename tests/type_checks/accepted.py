@@ -11,13 +11,16 @@ from pellucid import (
     Agent,
     DiscoveryContext,
     DiscoveryProvider,
+    ObservedProvider,
     RunResult,
     Skill,
     Tool,
     ToolContext,
     ToolRegistry,
+    ToolResult,
     combined,
     gated_tools,
+    observe,
     skill_scoped_tools,
     static_tools,
     tool,
@@ -157,11 +160,17 @@ async def providers_of_tools_with_deps() -> None:
 
     assert_type(rebate(3), str)
     gate = gated_tools(static_tools([price]), lambda listed, ctx: listed.name != "price" or ctx.iteration > 1)
+    observed = observe(hub)
+    assert_type(observed, ObservedProvider[Shop])
+    assert_type(await observed.list_tools(), Sequence[Tool[Shop]])
+    assert_type(await observed.call_tool("price", {"title": "x"}, deps=Bookshop()), ToolResult)
+    assert_type(await observe(static_tools([weather])).call_tool("weather", {"city": "x"}), ToolResult)
     agent = Agent[Shop](
         "a",
         model=MODEL,
         providers=[
             hub,
+            observed,
             registry,
             gate,
             skill_scoped_tools("sales", [price]),

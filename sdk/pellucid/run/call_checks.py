@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from inspect import isawaitable
+from functools import partial
 from typing import Any
 
 from pellucid.approvals.decisions import ApprovalRequest, Settled
-from pellucid.concurrency.race import race
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, RunCancelled, ToolError
-from pellucid.failures import contained
 from pellucid.messages import ToolCall
 from pellucid.offer.policy import Ruling
+from pellucid.run.invocation import alternatives_to, needs_approval, read_arguments, unknown_tool
 from pellucid.run.outcomes import Waiting
 from pellucid.run.state import Run
 from pellucid.run.tool_results import halted_text
 from pellucid.telemetry import Boundary
-from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
-from pellucid.tools.tool import MetaTool, Tool
+from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject
 
 
@@ -88,7 +85,7 @@ def bind(
     if binding is None:
         error = _unknown(run, catalog, name)
     elif denied is None and (error := catalog.refuse(name)) is None:
-        arguments = _read_arguments(binding.tool, request)
+        arguments = read_arguments(binding.tool, request)
     approval = approvals.get(request.id or "") if approvals is not None else None
     return Call(request, started, binding, denied, error, arguments, approval, approvals is not None, queued)
 
@@ -104,7 +101,7 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
         call = replace(call, ruling=ruling)
         if ruling.permission in ("deny", "halt"):
             return call
-    is_needed, fault = await _needs_approval(run, binding.tool, arguments, call)
+    is_needed, fault = await needs_approval(binding.tool, arguments, partial(context_of, run, call))
     reason = ruling.reason if ruling is not None and ruling.permission == "ask" else None
     if not is_needed and reason is None:
         return call
@@ -120,21 +117,6 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
         input_schema=binding.tool.input_schema if run.journal is not None else None,
     )
     return Waiting(request, binding.provider_id, fault)
-
-
-async def _needs_approval(run: Run, tool: Tool, arguments: JSONObject, call: Call) -> tuple[bool, Exception | None]:
-    """Return whether a person must approve the call, and the exception if the tool's predicate failed: then yes."""
-    if not callable(tool.needs_approval):
-        return tool.needs_approval, None
-    try:
-        answer = tool.needs_approval(arguments, context_of(run, call))
-        return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
-    except BaseException as error:  # noqa: BLE001  (the predicate is the application's; the request reports its failure)
-        return True, contained(error)
-
-
-async def _awaited(answer: Awaitable[bool]) -> bool:
-    return await answer
 
 
 def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
@@ -175,41 +157,10 @@ def resolve(run: Run, b: Boundary, call: Call) -> Binding:
 
 
 def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
-    names = list(catalog.bindings)
-    alternatives = close_to(name, names)
-    if not names:
-        alternatives = "No tools are available; answer without them."
-    elif not alternatives:
-        alternatives = f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
     if name in run.offering.names:
+        alternatives = alternatives_to(name, catalog)
         return ToolError(f"Tool {name!r} was removed since it was offered. {alternatives}", error_type="tool_removed")
-    return ToolError(f"Unknown tool: {name!r}. {alternatives}", error_type="unknown_tool")
-
-
-def _read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
-    """Return the arguments as an object that fits the schema, or an error.
-
-    The error does not repeat values, because they may be secret.
-    """
-    arguments: object = request.arguments or {}
-    problem = ""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            problem = f"are not JSON: {error}. Send one JSON object."
-    if not problem:
-        if not isinstance(arguments, dict):
-            problem = "are not a JSON object. Send one JSON object."
-        elif issues := tool.validator.issues(arguments):
-            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
-        else:
-            return arguments
-    return ToolError(f"The arguments of {tool.name!r} {problem}", error_type="invalid_arguments")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return unknown_tool(name, catalog)
 
 
 async def permit(run: Run, b: Boundary, binding: Binding, call: Call, arguments: JSONObject) -> None:

@@ -6,43 +6,35 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
-from opentelemetry.trace import SpanContext
 
-from pellucid import semconv
 from pellucid.approvals.decisions import Settled
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import OutOfTime, race, together
-from pellucid.concurrency.tasks import call_soon
-from pellucid.context import ToolContext
 from pellucid.errors import JournalError, PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
-from pellucid.events import ToolProgress
-from pellucid.messages import Parts, ToolCall, ToolResult
+from pellucid.messages import ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.background import callbacks, new_call, start
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, permit, resolve
 from pellucid.run.external import enqueued, external_call, new_request
+from pellucid.run.invocation import function_of, observed_call, out_of_time, progress_of
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
 from pellucid.run.steps import write_result, write_started
-from pellucid.run.tool_results import failure_text, halted_text, respond, to_response, with_note
-from pellucid.telemetry import DISPATCH, Boundary, boundary
+from pellucid.run.tool_results import failure_of, result_of, with_note
+from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import MetaTool
-from pellucid.types import JSONObject, JSONValue
+from pellucid.types import JSONObject
 
 _Outcome: TypeAlias = ToolResult | Waiting | Suspended | Enqueued
 
 _UNLIMITED: Final = nullcontext()
-
-_MAX_NAME = 64
-_MAX_ID = 256
 
 
 async def dispatch(
@@ -162,16 +154,12 @@ async def _execute(run: Run, call: Call) -> _Outcome:
             if isinstance(value, Suspended | Enqueued):
                 _record_waiting(b, value)
                 return replace(value, note=note)
-            response = await respond(value, run.limits.max_result_bytes)
+            result = await result_of(call.request, value, run.limits.max_result_bytes)
         except (ReliabilityFailFast, JournalError):
             raise
         except Exception as error:  # noqa: BLE001  (any exception of a tool is a result for the model)
             b.fail(error)
-            text = to_response(_explain(error), run.limits.max_result_bytes)
-            result = ToolResult(call.id, text, is_error=True, name=call.request.name)
-        else:
-            structured = value.structured if isinstance(value, Parts) else None
-            result = ToolResult(call.id, response, name=call.request.name, structured=structured)
+            result = failure_of(call.request, error, run.limits.max_result_bytes)
         if note is not None:
             result = with_note(result, note)
         b.output(result.to_dict()["response"])
@@ -230,36 +218,9 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
 
 
 def _observed(run: Run, call: Call) -> Boundary:
-    binding, request = call.binding, call.request
     run.tally.own_tool_calls += 1
-    # A name that the model invented is content.
-    name = request.name if binding is not None else run.scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
-    facts: dict[str, Any] = {}
-    if binding is not None:
-        facts = {"provider_id": binding.provider_id, "dispatch_mode": binding.tool.mode}
-        facts |= {"source": binding.source.kind, "source_place": binding.source.place}
-        if binding.tool.execution is not None:
-            facts["execution"] = binding.tool.execution
-    b = boundary(
-        run.scope,
-        DISPATCH,
-        name,
-        start=call.started,
-        agent=run.scope.agent,
-        tool_name=name,
-        tool_type="function",
-        tool_call_id=call.id[:_MAX_ID],
-        queued=call.queued,
-        conversation_id=run.conversation_id,
-        **facts,
-    )
-    if binding is None:
-        b.label(tool_name=semconv.OTHER)
-    elif b.records:
-        description = binding.tool.description
-        b.note(tool_description=run.scope.label(description) if description else None)
-        b.attributes(binding.tool.attributes)
-    return b
+    notes = {"queued": call.queued, "conversation_id": run.conversation_id}
+    return observed_call(run.scope, call.binding, call.request, call.started, **notes)
 
 
 async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
@@ -273,8 +234,9 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     assert arguments is not None  # read for every tool that may be called
     await permit(run, b, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
-    progress = _progress(run, b.span.get_span_context(), call)
-    function = tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
+    assert run.token is not None  # the run has started
+    progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
+    function = function_of(tool)
     if tool.execution == "same-invocation":
         check_running(run)
         pending = new_call(run, b, tool, call.id)
@@ -292,9 +254,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
             halt_run(run, b, halt)
         raise
     except OutOfTime:
-        raise ToolError(
-            f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"
-        ) from None
+        raise out_of_time(tool, timeout) from None
     finally:
         if run.nesting.inner:  # abandoned nested runs must not outlive the call
             run.nesting.release_all(call.id)
@@ -310,41 +270,6 @@ async def _enqueue(
         if run.journal is not None:
             await run.journal.dispatched(request.result_id)
     return enqueued(run, b, request, registration)
-
-
-async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:
-    # A limiter of its own: an abandoned thread must not block later calls. `dispatch` bounds the number of concurrent
-    # calls. The result is boxed because trio rejects functions that return an awaitable.
-    limiter = anyio.CapacityLimiter(1)
-    [value] = await anyio.to_thread.run_sync(
-        lambda: [function(arguments, ctx)], abandon_on_cancel=True, limiter=limiter
-    )
-    return await value if isawaitable(value) else value
-
-
-def _progress(run: Run, span: SpanContext, call: Call) -> Callable[[JSONValue], None]:
-    """Return a function that emits progress; it may be called from any thread."""
-    loop = run.token
-    assert loop is not None  # the run has started
-
-    def progress(value: JSONValue) -> None:
-        if not run.scope.has_listener(ToolProgress.name):
-            return
-        try:
-            clean = run.scope.recorder.clean(value)
-        except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
-            run.scope.fault("recording", error)
-            return
-        payload = {"tool_name": call.request.name, "tool_call_id": call.id, "value": clean}
-        call_soon(loop, lambda: run.scope.emit(ToolProgress, span, payload))
-
-    return progress
-
-
-def _explain(error: Exception) -> str:
-    if isinstance(error, PolicyHalt):
-        return halted_text(error)
-    return failure_text(error)
 
 
 def _reject_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:

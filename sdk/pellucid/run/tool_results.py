@@ -13,13 +13,32 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from pellucid.errors import PolicyHalt, ToolError
 from pellucid.failures import describe
-from pellucid.messages import Part, TextPart, ToolResult
+from pellucid.messages import Part, Parts, TextPart, ToolCall, ToolResult
 from pellucid.types import JSONValue
 
 LARGE: Final = 64 * 1024
 """Bytes from which a result is serialized in a worker thread."""
 
 _PARTS: Final = get_args(Part)
+
+
+async def result_of(request: ToolCall, value: object, max_bytes: int) -> ToolResult:
+    """Return the result of a call that returned `value`.
+
+    Raises:
+        ToolError: the value cannot be turned into JSON.
+    """
+    assert request.id is not None
+    response = await respond(value, max_bytes)
+    structured = value.structured if isinstance(value, Parts) else None
+    return ToolResult(request.id, response, name=request.name, structured=structured)
+
+
+def failure_of(request: ToolCall, error: Exception, max_bytes: int) -> ToolResult:
+    """Return the result of a call that failed."""
+    assert request.id is not None
+    text = halted_text(error) if isinstance(error, PolicyHalt) else failure_text(error)
+    return ToolResult(request.id, to_response(text, max_bytes), is_error=True, name=request.name)
 
 
 async def respond(value: object, max_bytes: int) -> JSONValue:
