@@ -116,7 +116,7 @@ def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path, has_queue
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["worker", "freight"], "'freight' is not the place of an agent; write module:name"),
+        (["worker", "freight"], "'freight' is not a place; write module:name"),
         (["worker", "no_such_module:agent"], "there is no module 'no_such_module'"),
         (["worker", "json:dumps"], "'json:dumps' is not an agent, nor a list of agents"),
         (["serve", "pellucid_examples_none:a", "--host", "0.0.0.0"], "there is no module"),

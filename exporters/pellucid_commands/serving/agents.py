@@ -1,4 +1,4 @@
-"""Agents by their place: `module:name`."""
+"""Agents and other objects by their place: `module:name`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,31 @@ def load_agents(places: Iterable[str]) -> list[Agent[Any, Any]]:
     Raises:
         ConfigError: a place has another form, or there is no agent.
     """
+    return [agent for place in places for agent in _agents(place)]
+
+
+def load(place: str) -> Any:
+    """Return the object at a place, `module:name`; None if the module has no such name.
+
+    Raises:
+        ConfigError: the place has another form, or there is no such module.
+    """
     if "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as with `python -m`
-    return [agent for place in places for agent in _load(place)]
-
-
-def _load(place: str) -> list[Agent[Any, Any]]:
     module_name, _, name = place.partition(":")
     if not module_name or not name:
-        raise ConfigError(f"{place!r} is not the place of an agent; write module:name, such as support.agents:support")
+        raise ConfigError(f"{place!r} is not a place; write module:name, such as support.agents:support")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module itself lacks something
         raise ConfigError(f"there is no module {module_name!r}; run where it can be imported") from error
-    found = getattr(module, name, None)
+    return getattr(module, name, None)
+
+
+def _agents(place: str) -> list[Agent[Any, Any]]:
+    found = load(place)
     agents = [found] if isinstance(found, Agent) else found
     if not isinstance(agents, list | tuple) or not agents or not all(isinstance(item, Agent) for item in agents):
         raise ConfigError(f"{place!r} is not an agent, nor a list of agents")

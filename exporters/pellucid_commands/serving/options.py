@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from argparse import ArgumentTypeError
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -141,6 +142,17 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a time of the command line."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
 
 
 def port_number(text: str) -> int:

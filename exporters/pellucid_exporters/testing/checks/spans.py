@@ -135,9 +135,11 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
     if seen.phase.name == semconv.AWAIT:
         yield from _awaited(seen, parent)
         return
-    # Spans of a combined provider's parts are its children; all other phases are children of the run.
+    # Spans of a combined provider's parts are its children; all other phases of a run are children of the run. What
+    # belongs to no run, such as a request to an MCP server of ours, may be below any.
     is_nested = seen.phase.name == parent.phase.name == semconv.DISCOVERY
-    if not (parent.phase.name == semconv.RUN or is_nested) or parent.run != seen.run:
+    is_in_place = (parent.phase.name == semconv.RUN or is_nested) and parent.run == seen.run
+    if seen.run is not None and not is_in_place:
         yield f"{seen} is below {parent}"
     if parent.trace != seen.trace:
         yield f"{seen} is in another trace than {parent}"

@@ -1,0 +1,159 @@
+"""The `mcp` subcommand: a provider or agents as an MCP server, over stdio or HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from pellucid import Agent, Limits, ToolProvider, observe
+from pellucid.cli import Command
+from pellucid.errors import ConfigError
+from pellucid.observed import ObservedProvider
+from pellucid_commands.serving.agents import load
+from pellucid_commands.serving.options import FLUSH, log_to_stderr, port_number, seconds, telemetry_of
+from pellucid_exporters.options import Prometheus
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from mcp.server.lowlevel import Server
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from pellucid.server.callers import Authenticate
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the subcommands of `pellucid mcp`."""
+    actions = parser.add_subparsers(title="actions", metavar="serve", required=True)
+    described = "Serve the tools of a provider, or agents as tools, to MCP clients."
+    serve = actions.add_parser("serve", help=described, description=described)
+    serve.add_argument("place", metavar="MODULE:NAME", help="a tool provider, an agent, or a list of agents")
+    serve.add_argument("--http", action="store_true", help="streamable HTTP at /mcp (default: stdio)")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=port_number, default=8000, metavar="N", help="port (default: 8000)")
+    serve.add_argument(
+        "--timeout", type=seconds, default=120.0, metavar="SECONDS", help="for one call of a tool (default: 120)"
+    )
+    serve.add_argument("--service", default="pellucid", metavar="NAME", help="service.name (default: pellucid)")
+
+
+def run(options: Namespace) -> int:
+    """Serve until the client leaves, SIGTERM or SIGINT, and return the exit code.
+
+    Raises:
+        ConfigError: the server cannot start; the message names the remedy.
+    """
+    if find_spec("mcp") is None:
+        raise ConfigError("mcp not installed; run: pip install 'pellucid[mcp]'")
+    from pellucid.adapters.mcp_server import mcp_server
+
+    server = mcp_server(_provider(options))
+    log_to_stderr()
+    app = _http_app(server, options) if options.http else None
+    telemetry = telemetry_of(options, Prometheus(port=None))
+    try:
+        anyio.run(_serve, server, app, options)
+    finally:
+        telemetry.shutdown(FLUSH)
+    return 0
+
+
+def _provider(options: Namespace) -> ObservedProvider[None]:
+    """Return what is to be served; one that is observed keeps its limits."""
+    from pellucid.adapters.mcp_server import agent_tools
+
+    with redirect_stdout(sys.stderr):  # standard output is for the protocol
+        found = load(options.place)
+    agents = [found] if isinstance(found, Agent) else found
+    if isinstance(agents, list | tuple) and agents and all(isinstance(agent, Agent) for agent in agents):
+        found = agent_tools(agents)
+    elif not isinstance(found, ToolProvider):
+        raise ConfigError(f"{options.place!r} is not a tool provider, an agent, nor a list of agents")
+    if isinstance(found, ObservedProvider):
+        return found
+    return observe(found, limits=Limits(tool_timeout=options.timeout))
+
+
+async def _serve(server: Server[Any], app: ASGIApp | None, options: Namespace) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def stop_at_signal() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+
+        tasks.start_soon(stop_at_signal)
+        await (_serve_stdio(server) if app is None else _serve_http(app, options))
+        tasks.cancel_scope.cancel()
+
+
+async def _serve_stdio(server: Server[Any]) -> None:
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+async def _serve_http(app: ASGIApp, options: Namespace) -> None:
+    import uvicorn
+
+    from pellucid_commands.serving.http_server import Protocol, Server
+
+    config = uvicorn.Config(app, host=options.host, port=options.port, http=Protocol, server_header=False)
+    await Server(config).serve()
+
+
+def _http_app(server: Server[Any], options: Namespace) -> ASGIApp:
+    """Return the application, for callers with the bearer token, or on this machine if there is none."""
+    from pellucid.server import bearer, loopback_only
+    from pellucid.server.callers import TOKEN_VARIABLE
+    from pellucid_commands.serving.serve import LOOPBACK
+
+    has_token = bool(os.environ.get(TOKEN_VARIABLE))
+    if not has_token and options.host not in LOOPBACK:
+        raise ConfigError(
+            f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
+        )
+    authenticate = bearer() if has_token else loopback_only
+    return _Authenticated(server.streamable_http_app(host=options.host), authenticate)
+
+
+class _Authenticated:
+    """An application for known callers."""
+
+    def __init__(self, app: ASGIApp, authenticate: Authenticate) -> None:
+        self._app = app
+        self._authenticate = authenticate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.requests import Request
+
+        from pellucid.server.callers import caller_of
+        from pellucid.server.problems import Problem, answer
+
+        if scope["type"] == "http":
+            request = Request(scope)
+            try:
+                await caller_of(request, self._authenticate)
+            except Problem as problem:
+                await answer(request, problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+COMMAND = Command(
+    name="mcp",
+    help="Serve tools or agents to MCP clients.",
+    add_arguments=add_arguments,
+    run=run,
+    examples=(
+        "pellucid mcp serve app.tools:registry",
+        "pellucid mcp serve app.agents:support --http --port 8080",
+    ),
+)

@@ -1,0 +1,40 @@
+"""Results of tool calls, in the forms that other frameworks read."""
+
+from __future__ import annotations
+
+import json
+
+from pellucid.messages import BlobPart, Part, TextPart, ToolResult
+from pellucid.observed import ObservedProvider, observe
+from pellucid.providers import ToolProvider
+from pellucid.types import DepsT, JSONObject
+
+
+def observed(provider: ToolProvider[DepsT]) -> ObservedProvider[DepsT]:
+    """Return a provider that can be asked outside of a run: itself, if it is one."""
+    return provider if isinstance(provider, ObservedProvider) else observe(provider)
+
+
+def text_of(result: ToolResult) -> str:
+    """Return a result as text: JSON if it is data."""
+    if isinstance(result.response, tuple):
+        return "\n".join(_text_of(part) for part in result.response)
+    return result.response if isinstance(result.response, str) else json.dumps(result.response, ensure_ascii=False)
+
+
+def mcp_result(result: ToolResult) -> JSONObject:
+    """Return a result as the JSON of an MCP `CallToolResult`."""
+    parts = result.response if isinstance(result.response, tuple) else (TextPart(text_of(result)),)
+    structured = result.response if isinstance(result.response, dict) else result.structured
+    answer: JSONObject = {"content": [_block(part) for part in parts], "isError": result.is_error}
+    return {**answer, "structuredContent": structured} if isinstance(structured, dict) else answer
+
+
+def _block(part: Part) -> JSONObject:
+    if isinstance(part, BlobPart) and part.modality in ("image", "audio") and part.mime_type is not None:
+        return {"type": part.modality, "data": part.content, "mimeType": part.mime_type}
+    return {"type": "text", "text": _text_of(part)}
+
+
+def _text_of(part: Part) -> str:
+    return part.content if isinstance(part, TextPart) else json.dumps(part.to_dict(), ensure_ascii=False)

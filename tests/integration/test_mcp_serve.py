@@ -1,0 +1,198 @@
+"""Providers and agents of ours as MCP servers: in memory, and `pellucid mcp serve` over stdio and HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from pellucid import (
+    Agent,
+    BlobPart,
+    DiscoveryError,
+    DiscoveryProvider,
+    TextPart,
+    ToolCall,
+    ToolContext,
+    ToolRegistry,
+    observe,
+    tool,
+)
+from pellucid.adapters.mcp_server import agent_tools, mcp_server
+from pellucid.cli import main
+from pellucid.mcp import MCPProvider
+from pellucid.testing import FakeHub, ScriptedModel
+from support.hubs import names
+from support.ports import free_port
+from support.processes import PATIENCE
+from support.runs import results, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pellucid_exporters.testing import Captured
+
+pytestmark = pytest.mark.integration
+
+MODULE = '''
+from pellucid import Agent, ToolRegistry
+from pellucid.testing import ScriptedModel
+
+print("a stray line")
+
+
+def rooms(floor: int) -> list[str]:
+    """List the rooms of a floor."""
+    return [f"{floor}-1", f"{floor}-2"]
+
+
+registry = ToolRegistry([rooms], id="rooms")
+agent = Agent("porter", model=ScriptedModel(*["Room 7."] * 9), description="Finds rooms.")
+'''
+
+
+@tool
+def rooms(floor: int) -> dict[str, int]:
+    """Count the rooms of a floor."""
+    return {"count": floor * 10}
+
+
+@tool
+def picture() -> tuple[TextPart, BlobPart]:
+    """Return a picture."""
+    return TextPart("a cat"), BlobPart(content="aGVsbG8=", modality="image", mime_type="image/png")
+
+
+@tool(needs_approval=True)
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+@tool
+def broken(ctx: ToolContext) -> str:
+    """Fail."""
+    raise OSError("the disk is full")
+
+
+@pytest.mark.anyio
+async def test_a_client_uses_a_provider(telemetry: Captured) -> None:
+    """Tools, data, pictures and failures arrive; a request is one span, in the trace of the client's run."""
+    server = mcp_server(ToolRegistry([rooms, picture, pay, broken], id="desk"))
+    provider = MCPProvider.connect(server, id="client")
+    calls = [ToolCall("rooms", {"floor": 2}), ToolCall("picture"), ToolCall("pay"), ToolCall("broken")]
+    model = ScriptedModel(calls, "done")
+    run = await within(Agent("a", model=model, providers=[provider]).run("x"))
+    await provider.aclose()
+    count, cat, refused, failed = results(run)
+    assert count.response == {"count": 20}
+    assert cat.response == (
+        TextPart("a cat"), BlobPart(content="aGVsbG8=", modality="image", mime_type="image/png"),
+    )  # fmt: skip
+    assert refused.is_error
+    assert "a person must approve" in str(refused.response)
+    assert failed.is_error
+    assert "the disk is full" in str(failed.response)
+    served = [span for span in telemetry.find("execute_tool rooms") if "pellucid.run.id" not in (span.attributes or {})]
+    assert len(served) == 1
+    assert {span.context.trace_id for span in telemetry.spans} == {served[0].context.trace_id}
+
+
+@pytest.mark.anyio
+async def test_agents_are_tools(telemetry: Captured) -> None:
+    """A client runs an agent by a call."""
+    porter = Agent("porter", model=ScriptedModel("Room 7."), description="Finds rooms.")
+    provider = observe(MCPProvider.connect(mcp_server(agent_tools([porter])), id="client"))
+    assert names(await within(provider.list_tools())) == ["porter"]
+    assert (await within(provider.call_tool("porter", {"input": "a room, please"}))).response == "Room 7."
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_hub_that_fails_is_an_error_of_the_protocol() -> None:
+    """Clients learn the type of the failure, without details."""
+    hub = DiscoveryProvider(FakeHub(faults=[OSError("secret path")] * 9), id="hub")
+    provider = MCPProvider.connect(mcp_server(hub), id="client")
+    with pytest.raises(DiscoveryError, match=r"the tools of 'hub' cannot be listed now \(OSError\)") as raised:
+        await within(observe(provider).list_tools())
+    assert "secret" not in str(raised.value)
+    await provider.aclose()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the module to serve."""
+    (tmp_path / "place.py").write_text(MODULE)
+    return tmp_path
+
+
+@pytest.mark.anyio
+async def test_stdio(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Any client starts it as a process; what its modules print does not disturb the protocol."""
+    command = (sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry")
+    provider = observe(MCPProvider.stdio(*command, id="client", cwd=folder, env=dict(os.environ)))
+    assert (await within(provider.call_tool("rooms", {"floor": 3}))).response == '["3-1", "3-2"]'
+    await provider.aclose()
+    assert caplog.records == []  # of the client, about lines that are no messages
+
+
+@pytest.fixture
+def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the address of a server that needs a token; SIGTERM ends it."""
+    monkeypatch.setenv("PELLUCID_API_TOKEN", "of-a-test")
+    port = free_port()
+    command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:agent", "--http", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    seen: list[str] = []
+    for line in process.stderr:
+        seen.append(line)
+        if "Uvicorn running" in line:
+            break
+    else:
+        pytest.fail("".join(seen))
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.send_signal(signal.SIGTERM)
+    process.stderr.read()
+    assert process.wait(PATIENCE) == 0
+    process.stderr.close()
+
+
+@pytest.mark.anyio
+async def test_http(address: str) -> None:
+    """An agent over streamable HTTP, for callers with the token and nobody else."""
+    provider = observe(MCPProvider.http(address, id="client", headers={"Authorization": "Bearer of-a-test"}))
+    assert (await within(provider.call_tool("porter", {"input": "a room"}))).response == "Room 7."
+    await provider.aclose()
+    async with httpx.AsyncClient() as stranger:
+        answer = await stranger.post(address, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    assert (answer.status_code, answer.json()) == (401, {"error": "missing or invalid bearer token"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["place:nothing"], "'place:nothing' is not a tool provider, an agent, nor a list of agents"),
+        (["place"], "'place' is not a place; write module:name"),
+        (["place:registry", "--http", "--host", "0.0.0.0"], "set PELLUCID_API_TOKEN"),
+    ],
+)
+def test_mistakes(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    problem: str,
+) -> None:
+    """They are named before anything is served."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delenv("PELLUCID_API_TOKEN", raising=False)
+    assert main(["mcp", "serve", *arguments]) == 2
+    assert problem in capsys.readouterr().err
