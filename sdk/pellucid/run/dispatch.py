@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import checkpoint
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
@@ -29,7 +30,7 @@ from pellucid.run.external import enqueued, external_call, new_request
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
-from pellucid.run.steps import write_result, write_started
+from pellucid.run.steps import write_dispatched, write_result, write_started
 from pellucid.run.tool_results import failure_text, halted_text, respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
@@ -142,13 +143,18 @@ async def _journalled(run: Run, call: Call) -> _Outcome:
 
 async def _execute(run: Run, call: Call) -> _Outcome:
     """Run one call within its boundary, unless it must wait for a person first."""
-    decided = await _decided(run, call)
+    with _recorded(run, call):
+        decided = await decide(run, call)
+    run.check_open()
     if isinstance(decided, Waiting):
         return decided
     call = decided
     note = call.approval.note if call.approval is not None else None
     if run.journal is not None and call.must_not_repeat:
-        await write_started(run, call.id, call.request.name)
+        with _recorded(run, call):
+            await write_started(run, call.id, call.request.name)
+            await checkpoint()  # no tool begins in a run that was stopped meanwhile: its result would be lost
+        run.check_open()
     with _observed(run, call) as b:
         b.input(call.request.arguments)
         try:
@@ -192,18 +198,17 @@ def _record_waiting(b: Boundary, value: Suspended | Enqueued) -> None:
     b.output({"approvals": approvals, **({"external": external} if external else {})})
 
 
-async def _decided(run: Run, call: Call) -> Call | Waiting:
-    """Decide about a call. If the run ends meanwhile, the call gets its span here."""
+@contextmanager
+def _recorded(run: Run, call: Call) -> Iterator[None]:
+    """Give the call its span here if the run ends before the tool begins."""
     try:
-        decided = await decide(run, call)
+        yield
     except BaseException:
         if not run.closed:
             with _observed(run, call) as b:
                 b.input(call.request.arguments)
                 raise
         raise
-    run.check_open()
-    return decided
 
 
 async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: Call) -> Any:
@@ -307,8 +312,7 @@ async def _enqueue(
     registration = await run.journal.register(request) if run.journal is not None else "new"
     if registration == "new":
         await work()
-        if run.journal is not None:
-            await run.journal.dispatched(request.result_id)
+        await write_dispatched(run, request.result_id)
     return enqueued(run, b, request, registration)
 
 
