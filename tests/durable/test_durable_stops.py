@@ -23,7 +23,7 @@ from pellucid import (
     semconv,
 )
 from pellucid.durable_runs import DurableRuns
-from pellucid.errors import StoreUnavailable
+from pellucid.errors import Fenced, StoreUnavailable
 from pellucid.run.fold import INTERRUPTED
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import JOB, OWED, PAY, Stop, nothing, results
@@ -333,6 +333,35 @@ async def test_stopped_while_it_writes_what_has_happened(
     state = await runs.status(run_id)
     assert (state.status, state.error, results(state)) == ("completed", None, {"c1": "done"})
     assert (counts, len(model.requests)) == ({"c1": 1}, 2)
+
+
+async def test_stopped_while_the_store_does_not_answer(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped worker does not wait for a write that hangs; the run goes on without it, and the write is refused."""
+    scope, append = anyio.CancelScope(), store.append
+    returned, refused = anyio.Event(), anyio.Event()
+
+    async def hang(claim: Any, key: str, *arguments: Any) -> Any:
+        if not key.startswith("result") or returned.is_set():
+            return await append(claim, key, *arguments)
+        scope.cancel()
+        await returned.wait()
+        try:
+            return await append(claim, key, *arguments)
+        except Fenced:
+            refused.set()
+            raise
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("do", {}, "c1"), "x"), tools=[Tool(name="do", run=nothing)])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    monkeypatch.setattr(store, "append", hang)
+    with scope:
+        await within(runs.work_until_idle())
+    returned.set()
+    await within(refused.wait())
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, results(state)) == ("completed", {"c1": INTERRUPTED})
 
 
 async def test_stopped_before_a_tool_begins(
