@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 
 from pellucid import Agent, Tool, ToolCall
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pellucid import ModelRequest
-    from pellucid.durable import RunStore
+    from pellucid.durable import Claim, RunStore
 
 pytestmark = pytest.mark.anyio
 
@@ -32,18 +31,20 @@ def answer(request: ModelRequest) -> Any:
     return "x" if is_called else [ToolCall("do", {}, "c1"), ToolCall("again", {}, "c2")]
 
 
-def fail_once(store: RunStore, step: str, *, is_written: bool) -> None:
-    """Have the store fail at a step, before or after its commit."""
-    append, failures = store.append, [StoreUnavailable("test")]
+def fail_once(store: RunStore, step: str, *, is_written: bool) -> list[Claim]:
+    """Have the store fail at a step, before or after its commit; return a list that then has the claim."""
+    append, failed = store.append, list[Any]()
 
     async def append_or_fail(claim: Any, key: str, *arguments: Any) -> Any:
-        if not (failures and key.startswith(step)):
+        if failed or not key.startswith(step):
             return await append(claim, key, *arguments)
+        failed.append(claim)
         if is_written:
             await append(claim, key, *arguments)
-        raise failures.pop()
+        raise StoreUnavailable("test")
 
     vars(store)["append"] = append_or_fail
+    return failed
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,12 @@ async def test_a_pass_that_ended_at_a_step_is_replayed(tmp_path: Path, step: str
     agent = Agent("a", model=FunctionModel(answer), tools=[DO, Tool(name="again", run=nothing, idempotent=True)])
     with recording() as (telemetry, listings):
         async with open_store(f"sqlite:///{tmp_path}/runs.db") as store:
-            fail_once(store, step, is_written=is_written)
-            runs = DurableRuns(store, [agent], lease=0.3)
-            run_id = await runs.submit(agent, "go")
-            with anyio.fail_after(60):
-                while not (await runs.status(run_id)).is_over:
-                    await runs.work_until_idle()
+            failed = fail_once(store, step, is_written=is_written)
+            runs = DurableRuns(store, [agent])
+            await runs.submit(agent, "go")
+            await within(runs.work_until_idle())
+            await store.release(*failed)  # instead of waiting for the end of the lease
+            await within(runs.work_until_idle())
     [tape] = tapes_of(telemetry, listings)
     replayed = await within(replay(agent, tape))
     assert replayed.check().outcome == "completed"

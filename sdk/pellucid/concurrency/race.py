@@ -193,18 +193,20 @@ async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
         raise interrupts[0]
 
 
-async def shielded(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
+async def shielded(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
     """Await `function(*args)` to its end, also if the caller is cancelled; its cancellation is raised afterwards.
 
     The function runs in a task of its own: a scope does not shield from the cancellation of an asyncio task.
     """
+    result: list[_T] = []
 
     async def work() -> None:
         with anyio.CancelScope(shield=True):
-            await function(*args)
+            result.append(await function(*args))
 
     await together([work])
-    await checkpoint_if_cancelled()  # a task group of trio that was cancelled, but whose tasks were not, says nothing
+    await checkpoint_if_cancelled()  # a task group of trio whose tasks were all shielded does not raise it
+    return result[0]
 
 
 class OutOfTime(TimeoutError):

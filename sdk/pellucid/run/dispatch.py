@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.approvals.decisions import Settled
 from pellucid.approvals.external import ExternalRequest
-from pellucid.concurrency.race import OutOfTime, race, together
+from pellucid.concurrency.race import OutOfTime, race, shielded, together
 from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
 from pellucid.errors import JournalError, PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
@@ -27,10 +27,11 @@ from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.background import callbacks, new_call, start
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, permit, resolve
 from pellucid.run.external import enqueued, external_call, new_request
+from pellucid.run.journal import Journal
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
-from pellucid.run.steps import write_dispatched, write_result, write_started
+from pellucid.run.steps import write_result, write_started
 from pellucid.run.tool_results import failure_text, halted_text, respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
@@ -312,8 +313,15 @@ async def _enqueue(
     registration = await run.journal.register(request) if run.journal is not None else "new"
     if registration == "new":
         await work()
-        await write_dispatched(run, request.result_id)
+        if run.journal is not None:
+            return await shielded(_mark_dispatched, run, run.journal, b, request)
     return enqueued(run, b, request, registration)
+
+
+async def _mark_dispatched(run: Run, journal: Journal, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
+    """Mark a call as dispatched, and emit it: a later pass does neither."""
+    await journal.dispatched(request.result_id)
+    return enqueued(run, b, request, "new")
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:

@@ -119,15 +119,5 @@ async def _write_result(run: Run, journal: Journal, call_id: str, pending: dict[
         await journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
 
 
-async def write_dispatched(run: Run, result_id: str) -> None:
-    """Write that the work of a call was handed to another process.
-
-    Raises:
-        JournalError: the step was not written.
-    """
-    if run.journal is not None:
-        await shielded(run.journal.dispatched, result_id)
-
-
 def _span() -> SpanContext:
     return get_current_span().get_span_context()
