@@ -296,7 +296,7 @@ async def stopped(scope: anyio.CancelScope) -> None:
 
 @pytest.mark.parametrize("step", ["answer", "result", "dispatched"])
 async def test_stopped_while_it_writes_what_has_happened(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, step: str
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, telemetry: Captured, step: str
 ) -> None:
     """What has ended when the worker is stopped is written before the run is given back, and not done again."""
     scope, counts = anyio.CancelScope(), Counter[str]()
@@ -333,6 +333,7 @@ async def test_stopped_while_it_writes_what_has_happened(
     state = await runs.status(run_id)
     assert (state.status, state.error, results(state)) == ("completed", None, {"c1": "done"})
     assert (counts, len(model.requests)) == ({"c1": 1}, 2)
+    assert sum(event.name == "async_tool.dispatched" for event in telemetry.events) == (step == "dispatched")
 
 
 async def test_stopped_while_the_store_does_not_answer(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
