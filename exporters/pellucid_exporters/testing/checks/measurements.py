@@ -195,7 +195,8 @@ def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], fl
 
 def _judged(seen: Seen, objectives: Mapping[Any, float]) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
     objective = objectives.get(seen.attributes.get(semconv.PROVIDER_ID))
-    if seen.phase.name == semconv.DISCOVERY and objective is not None:
+    is_judged = seen.phase.name == semconv.DISCOVERY and seen.attributes.get(semconv.DISCOVERY_CACHE) != "validation"
+    if is_judged and objective is not None:
         yield semconv.DISCOVERY_OVER_OBJECTIVE, {}, int(seen.seconds > objective)
 
 
