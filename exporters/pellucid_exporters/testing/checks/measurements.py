@@ -46,6 +46,7 @@ ELSEWHERE: Final = (
     semconv.DURABLE_SETTLEMENTS.name, semconv.EXTERNAL_LATE.name,  # the dispatch
     semconv.DURABLE_DUE_WAIT.name,  # the submission of the run
     semconv.HTTP_SERVER_DURATION.name, semconv.DURABLE_CALLBACKS.name,
+    semconv.MCP_CONNECT_DURATION.name,  # who connects
 )  # fmt: skip
 """Metrics whose exemplars may lead to a span of another process, or of no phase."""
 OPERATIONS: Final[Mapping[str, str]] = {
