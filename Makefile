@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test test-migrating test-stack check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-frameworks test-migrating test-stack check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -84,6 +84,9 @@ bench-replay: $(VENV)/dev ## Measure replays: time for an iteration, and recorde
 
 test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other frameworks (downloads them); what they record: ARGS="--telemetry".
 	@PYTHONPATH=tests $(BIN)/python -m bench.migrating $(ARGS)
+
+test-frameworks: $(VENV)/dev ## Run agents of other frameworks, instrumented (downloads them); one of them: ARGS="strands-agents".
+	@PYTHONPATH=tests $(BIN)/python -m bench.frameworks $(ARGS)
 
 test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 15 minutes), alerts in real time.
 	@PYTHONPATH=tests $(BIN)/python -m stack.servers

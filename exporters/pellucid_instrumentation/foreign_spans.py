@@ -16,9 +16,11 @@ _OPENINFERENCE_NAME = "tool.name"
 def span_of_call(tool: str) -> Span | None:
     """Return the current span if it is that of a call of this tool, made by a framework."""
     span = trace.get_current_span()
-    attributes: Any = getattr(span, "attributes", None)
-    if not span.is_recording() or not attributes:
+    if not span.is_recording():
         return None
+    if getattr(span, "name", None) == f"{semconv.EXECUTE_TOOL} {tool}":
+        return span  # some frameworks set the attributes at its end
+    attributes: Any = getattr(span, "attributes", None) or {}
     is_call = (
         attributes.get(semconv.OPERATION_NAME) == semconv.EXECUTE_TOOL
         or attributes.get(semconv.MCP_METHOD_NAME) == "tools/call"

@@ -31,7 +31,7 @@ class HttpHub(ThreadingHTTPServer):
     Attributes:
         delays: Seconds to wait before the answer to a method; those to `tools/list` apply to its first page.
         released: Lets those that wait answer at once.
-        requests: Methods of requests, as they arrive.
+        requests: Methods of requests, as they arrive, with the cursor of a further page.
     """
 
     daemon_threads = True
@@ -54,8 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
         method, params = message["method"], message.get("params") or {}
-        self.server.requests.append(method)
         cursor = params.get("cursor")
+        self.server.requests.append(method if cursor is None else f"{method} {cursor}")
         if method in self.server.delays and cursor is None:
             self.server.released.wait(self.server.delays[method])
         if "id" not in message:
