@@ -1,6 +1,7 @@
 """Agent Framework: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' agent-framework-core mcp-server-time`, then `python agent_framework_agent.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' agent-framework-core mcp-server-time`,
+run with `python agent_framework_agent.py [URL of another MCP server]`.
 """
 
 import asyncio

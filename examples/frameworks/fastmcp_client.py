@@ -1,6 +1,7 @@
 """FastMCP: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' fastmcp mcp-server-time`, then `python fastmcp_client.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' fastmcp mcp-server-time`,
+run with `python fastmcp_client.py [URL of another MCP server]`.
 """
 
 import asyncio

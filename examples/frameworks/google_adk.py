@@ -1,6 +1,7 @@
 """Google ADK: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' "google-adk[mcp]" mcp-server-time`, then `python google_adk.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' "google-adk[mcp]" mcp-server-time`,
+run with `python google_adk.py [URL of another MCP server]`.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """LangChain: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' langchain langchain-mcp-adapters mcp-server-time`, then `python langchain_agent.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' langchain langchain-mcp-adapters mcp-server-time`,
+run with `python langchain_agent.py [URL of another MCP server]`.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ async def main(url: str | None = None) -> None:
         servers["catalogue"] = {"transport": "http", "url": url}
         calls.append({"name": "search", "args": {"text": "rooms"}, "id": "2"})
     model = ScriptedModel(responses=[AIMessage("", tool_calls=calls), AIMessage("It is late.")])
-    with trace.get_tracer("rooms").start_as_current_span("invoke_agent rooms"):  # the line that joins them to a trace
+    # The line that joins what an agent does to one trace.
+    with trace.get_tracer("rooms").start_as_current_span("invoke_agent rooms"):
         agent = create_agent(model, await MultiServerMCPClient(servers).get_tools(), name="rooms")
         result = await agent.ainvoke({"messages": [("user", "What time is it in Tokyo?")]})
     print(result["messages"][-1].content)

@@ -1,6 +1,7 @@
 """openai-agents: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' openai-agents mcp-server-time`, then `python openai_agents.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' openai-agents mcp-server-time`,
+run with `python openai_agents.py [URL of another MCP server]`.
 """
 
 import asyncio

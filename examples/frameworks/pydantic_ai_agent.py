@@ -1,6 +1,7 @@
 """pydantic-ai: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' "pydantic-ai-slim[mcp]" mcp-server-time`, then `python pydantic_ai_agent.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' "pydantic-ai-slim[mcp]" mcp-server-time`,
+run with `python pydantic_ai_agent.py [URL of another MCP server]`.
 """
 
 import asyncio

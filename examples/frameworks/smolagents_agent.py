@@ -1,6 +1,7 @@
 """smolagents: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' "smolagents[mcp]" "mcp<2" mcp-server-time`, then `python smolagents_agent.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' "smolagents[mcp]" "mcp<2" mcp-server-time`,
+run with `python smolagents_agent.py [URL of another MCP server]`.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """Strands: its hubs, as Pellucid shows them. A scripted model stands for a real one.
 
-`pip install 'pellucid[instrumentation]' strands-agents mcp-server-time`, then `python strands_agent.py [URL of another MCP server]`.
+Install with `pip install 'pellucid[instrumentation]' strands-agents mcp-server-time`,
+run with `python strands_agent.py [URL of another MCP server]`.
 """
 
 import json

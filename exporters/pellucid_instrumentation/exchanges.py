@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ToolError
-from pellucid.telemetry import DISCOVERY, DISPATCH, Boundary, Scope, boundary, current_scope
+from pellucid.telemetry import DISCOVERY, DISPATCH, Boundary, Scope, boundary, shared_scope
 from pellucid_instrumentation import messages
 from pellucid_instrumentation.failures import code_of, error_type_of, failed_call, failed_listing
 from pellucid_instrumentation.foreign_spans import span_of_call
@@ -24,13 +24,15 @@ VALIDATION = "validation"
 
 
 class Peer(Protocol):
-    """What a session knows of the server."""
+    """What a session knows of the server.
+
+    Attributes:
+        link: The connection.
+        attributes: Span attributes of requests.
+    """
 
     link: Link
-
-    @property
-    def attributes(self) -> dict[str, AttributeValue]:
-        """Span attributes of requests."""
+    attributes: dict[str, AttributeValue]
 
 
 class Exchange:
@@ -42,7 +44,7 @@ class Exchange:
 
     def __init__(self, peer: Peer, method: str, tool: str | None = None) -> None:
         self.peer = peer
-        self.scope: Scope = current_scope()
+        self.scope: Scope = shared_scope()
         self.context: Context = otel_context.get_current()
         self._start = self.scope.now()
         self._labels: dict[str, AttributeValue] = {semconv.MCP_METHOD_NAME: method}
@@ -89,7 +91,7 @@ class Listing:
 
     def __init__(self, peer: Peer, *, is_validation: bool) -> None:
         link = peer.link
-        self.scope: Scope = current_scope()
+        self.scope: Scope = shared_scope()
         self._link = link
         self._is_validation = is_validation
         self._tools = 0

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from pellucid.telemetry import current_scope
+from pellucid.telemetry import shared_scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +28,6 @@ def guarded(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
 
 def _count(error: Exception) -> None:
     try:
-        current_scope().fault(PART, error)
+        shared_scope().fault(PART, error)
     except Exception:  # noqa: BLE001  (telemetry is set up wrongly)
         _log.warning("telemetry of MCP requests failed", exc_info=True)

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.telemetry import Scope, current_scope
+from pellucid.telemetry import Scope, shared_scope
 from pellucid_instrumentation import messages
 from pellucid_instrumentation.exchanges import Exchange, Listing, Page, call_of
 from pellucid_instrumentation.failures import error_type_of
@@ -31,19 +31,15 @@ class Session:
 
     Attributes:
         link: Its connection.
+        attributes: Span attributes of requests.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self._handshake: dict[str, AttributeValue] = {}
+        self.attributes: dict[str, AttributeValue] = link.attributes
         self._listing: Listing | None = None
-        self._scope: Scope = current_scope()
+        self._scope: Scope = shared_scope()
         self._start: int | None = None
-
-    @property
-    def attributes(self) -> dict[str, AttributeValue]:
-        """Span attributes of requests."""
-        return self.link.attributes | self._handshake
 
     def connecting(self) -> None:
         """Note that a handshake starts."""
@@ -56,7 +52,8 @@ class Session:
             semconv.MCP_SERVER_NAME: getattr(info, "name", None),
             semconv.MCP_SERVER_VERSION: getattr(info, "version", None),
         }
-        self._handshake = {name: value for name, value in known.items() if isinstance(value, str)}
+        told: dict[str, AttributeValue] = {name: value for name, value in known.items() if isinstance(value, str)}
+        self.attributes = self.link.attributes | told
         self.link.connected()
         if self._start is None:
             self._start = self._scope.now()
@@ -74,7 +71,7 @@ class Session:
         self.link.close()
         if self._start is None:
             return
-        labels = self.attributes
+        labels = dict(self.attributes)
         if error is not None:
             labels[semconv.ERROR_TYPE] = error_type_of(error)
         allowed = {name: value for name, value in labels.items() if name in semconv.MCP_SESSION_DURATION.attributes}

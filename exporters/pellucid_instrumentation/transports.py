@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.telemetry import Scope, current_scope
+from pellucid.telemetry import Scope, shared_scope
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.hubs import Endpoint, Hub
@@ -29,7 +29,7 @@ class Connecting:
     """Time from the opening of a transport to the end of the handshake, of one connection."""
 
     def __init__(self, link: Link) -> None:
-        self._scope: Scope = current_scope()
+        self._scope: Scope = shared_scope()
         self._link = link
         self._start = self._scope.now()
         self._inflight = ExitStack()
@@ -68,6 +68,7 @@ class Link:
         hub: Its hub.
         id: Value of `pellucid.provider.id`.
         connecting: The opening of the connection.
+        attributes: Span attributes of requests, as known without the handshake.
     """
 
     def __init__(self, endpoint: Endpoint, hub: Hub) -> None:
@@ -75,18 +76,15 @@ class Link:
         self.hub = hub
         self.id = hub.id or endpoint.default_id
         self.connecting: Connecting | None = None
-
-    @property
-    def attributes(self) -> dict[str, AttributeValue]:
-        """Span attributes of requests over this connection."""
-        endpoint = self.endpoint
         attributes: dict[str, AttributeValue | None] = {
             semconv.NETWORK_TRANSPORT: {"mcp.stdio": "pipe", "mcp.http": "tcp"}.get(endpoint.kind),
             semconv.NETWORK_PROTOCOL_NAME: "http" if endpoint.kind == "mcp.http" else None,
             semconv.SERVER_ADDRESS: endpoint.address,
             semconv.SERVER_PORT: endpoint.port,
         }
-        return {name: value for name, value in attributes.items() if value is not None}
+        self.attributes: dict[str, AttributeValue] = {
+            name: value for name, value in attributes.items() if value is not None
+        }
 
     def connect(self) -> None:
         """Start to measure the opening of the connection, unless it is measured."""

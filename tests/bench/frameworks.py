@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from support.shipped_rules import page_for_a_slow_and_a_hanging_hub
 
 ROOT: Final = Path(__file__).parents[2]
@@ -120,7 +122,7 @@ def _try(framework: Framework, wheel: Path, *, spans: bool) -> bool:
         if framework.pages:
             with tempfile.TemporaryDirectory() as folder:
                 page_for_a_slow_and_a_hanging_hub([python], framework.file, Path(folder), **_environ())
-    except (subprocess.SubprocessError, AssertionError, BaseExceptionGroup) as error:
+    except (subprocess.SubprocessError, AssertionError, pytest.fail.Exception) as error:
         output = getattr(error, "stderr", None) or ""
         print(f"\n{framework.name}: FAILED: {error}\n{output[-4000:]}", flush=True)
         return True
