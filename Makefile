@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test test-frameworks test-migrating test-stack check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -44,6 +44,12 @@ format: $(VENV)/dev ## Format the code.
 
 dashboards: $(VENV)/dev ## Write dashboards and rules anew, from the code in dashboards/.
 	@$(BIN)/python -m pellucid_dashboards.generate
+
+docs: $(VENV)/dev ## Build the site of the documentation into site/, and check its links.
+	@PYTHONPATH=tests $(BIN)/python -m documentation.site
+
+pictures: $(VENV)/dev ## Make the pictures of the documentation anew, from recorded runs (needs Chromium).
+	@PYTHONPATH=tests $(BIN)/python -m documentation.pictures
 
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
@@ -88,16 +94,22 @@ test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other
 test-frameworks: $(VENV)/dev ## Run agents of other frameworks, instrumented (downloads them); one of them: ARGS="strands-agents".
 	@PYTHONPATH=tests $(BIN)/python -m bench.frameworks $(ARGS)
 
+test-pythons: $(VENV)/dev ## Run the fast part of the test suite on the other Pythons of this machine; more: ARGS="tests".
+	@PYTHONPATH=tests $(BIN)/python -m distribution.pythons $(ARGS)
+
+package: $(VENV)/package ## Build sdist and wheel into dist/, install them, list their dependencies, and test the sdist; without that: ARGS="--quick".
+	@PYTHONPATH=tests $(BIN)/python -m distribution.release $(ARGS)
+
 test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 15 minutes), alerts in real time.
 	@PYTHONPATH=tests $(BIN)/python -m stack.servers
-	@$(BIN)/python -m pytest tests/stack -m stack --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest tests/stack -m stack --timeout=2400 --durations=10 $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report
 
 clean: ## Remove the environment and all caches.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist site .cache
 
 # The stamps say which set of packages the environment holds; the versions are those of constraints.txt.
 $(VENV)/base: pyproject.toml constraints.txt
@@ -113,6 +125,11 @@ $(VENV)/demo: $(VENV)/base
 $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats $(VENV)/view: $(VENV)/demo
 	@echo "Installing the extra $(@F) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(@F)]"
+	@touch $@
+
+$(VENV)/package: $(VENV)/dev
+	@echo "Installing what builds and checks packages ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group package
 	@touch $@
 
 $(VENV)/dev: $(VENV)/base

@@ -46,6 +46,7 @@ from pellucid_exporters.otlp.exporters import log_exporter, metric_exporter, spa
 from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.reader import PrometheusReader
+from pellucid_exporters.recorder.metrics.reservoir import exemplar_view
 from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 from pellucid_exporters.resource import make_resource
@@ -251,7 +252,9 @@ def _meter_provider(
         schedule = MetricSchedule(outlet, export_interval_millis=interval)
         parts.renewable.append(schedule)
         readers.append(schedule)
-    return make_meter_provider(settings.recorder, readers, resource=resource, shutdown_on_exit=False)
+    return make_meter_provider(
+        settings.recorder, readers, resource=resource, views=[exemplar_view()], shutdown_on_exit=False
+    )
 
 
 def _span_processors(

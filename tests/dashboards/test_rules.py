@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from dataclasses import fields, replace
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +163,7 @@ def test_each_part_of_telemetry_has_advice() -> None:
 def test_thresholds_are_documented() -> None:
     """Each field in its group, in the order of the fields, and each number in the file comes from there."""
     groups = reversed(Thresholds.__mro__[1:-1])
-    described = [
-        name for group in groups for name in re.findall(r"^        (\w+): ", group.__doc__ or "", re.MULTILINE)
-    ]
+    described = [name for group in groups for name in re.findall(r"^    (\w+): ", getdoc(group) or "", re.MULTILINE)]
     assert described == [field.name for field in fields(Thresholds)]
 
 

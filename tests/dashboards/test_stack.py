@@ -21,6 +21,7 @@ import pellucid_dashboards
 from pellucid_commands.demo import session
 from pellucid_dashboards.relay import command
 from pellucid_exporters.options import Prometheus
+from support.docker_build import is_ignored
 from support.prometheus_server import program, prometheus_server
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ def test_images_are_pinned() -> None:
     others = [image for image in images if not re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", image)]
     assert len(images) == 9
     assert sorted(others) == ["pellucid:local", "pellucid:local", "python:3.13-slim-bookworm"]
+
+
+def test_what_the_image_copies_is_there() -> None:
+    """Each path that the Dockerfile copies exists, and `.dockerignore` lets it into the build."""
+    lines = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    paths = [path for line in lines for path in line.split()]
+    assert len(paths) >= 8
+    assert [path for path in paths if not (ROOT / path).exists() or is_ignored(path)] == []
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -116,6 +116,32 @@ def test_exponential_histograms_with_exemplars(telemetry: Telemetry, receiver: R
     assert exemplar.as_double == 0.25
     assert int.from_bytes(exemplar.trace_id) == span.get_span_context().trace_id
     assert int.from_bytes(exemplar.span_id) == span.get_span_context().span_id
+
+
+@pytest.mark.parametrize("recorder", ["fast", "sdk"])
+def test_exemplars_are_few_and_one_is_the_slowest(receiver: Receiver, protocol: OtlpProtocol, recorder: Any) -> None:
+    """Of many measurements the largest is an exemplar of each export, with three others, in the order of time."""
+    otlp = Otlp(endpoint=receiver.endpoint, protocol=protocol)
+    telemetry = build(Settings(service_name="shop", otlp=otlp, recorder=recorder))
+    meter = telemetry.meter_provider.get_meter(semconv.SCOPE)
+    histogram = meter.create_histogram("wait", "s")
+    tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+    traces = {}
+    for export in (1, 2):
+        for number in range(500):
+            with tracer.start_as_current_span("wait") as span:
+                value = 1000.0 * export if number == 77 else 1 + number / 1000
+                histogram.record(value)
+                traces[value] = span.get_span_context().trace_id
+        assert telemetry.flush()
+    telemetry.shutdown()
+    points = [metric.exponential_histogram.data_points[0] for metric in receiver.metrics if metric.name == "wait"]
+    assert [max(each.as_double for each in point.exemplars) for point in points[:2]] == [1000.0, 2000.0]
+    for point in points[:2]:
+        assert len(point.exemplars) == 4
+        assert sorted(each.time_unix_nano for each in point.exemplars) == [e.time_unix_nano for e in point.exemplars]
+        [slowest] = [each for each in point.exemplars if each.as_double >= 1000]
+        assert int.from_bytes(slowest.trace_id) == traces[slowest.as_double]
 
 
 def test_logs(telemetry: Telemetry, receiver: Receiver) -> None:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import anyio.from_thread
 import pytest
-import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pellucid.testing import FakeHub
-from pellucid_exporters import StoreReader, Telemetry
-from pellucid_exporters.viewer import create_viewer_app
-from support.local_store import eventually, storing
+from pellucid_exporters import Telemetry
+from support.local_store import storing
 from support.processes import PATIENCE
 from support.view_scene import HOSTILE, hang, hostile, shop, tell, thousands
+from support.view_server import serving
 
 pytestmark = pytest.mark.browser
 
@@ -56,21 +52,6 @@ def run_in_thread(function: Callable[..., Awaitable[None]], *arguments: Any) -> 
     """Run an async function beside the event loop of the browser."""
     with anyio.from_thread.start_blocking_portal() as portal:
         portal.call(function, *arguments)
-
-
-@contextmanager
-def serving(path: Path) -> Iterator[str]:
-    """Serve the pages of a store, and give their address."""
-    app = create_viewer_app(StoreReader(path), label=path.name)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        eventually(lambda: server.started)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,7 @@
 """The servers of docker-compose.yml as programs, built from their Go modules into a cache.
 
 `python -m stack.servers` builds what is missing; with `--built` it only says whether anything is. The cache is
-`$XDG_CACHE_HOME/pellucid/stack`, usually below `~/.cache`; it holds Go's modules and object files too, and can be
-removed at any time.
+`$XDG_CACHE_HOME/pellucid/stack`, usually below `~/.cache`, and can be removed at any time.
 """
 
 from __future__ import annotations
@@ -145,6 +144,14 @@ def build(server: Server) -> None:
             shutil.move(f"{folder}/bin/{name}", server.program(name))
 
 
+def _remove_sources() -> None:
+    """Remove Go's modules and objects, ten times as large as what was built of them."""
+    if (CACHE / "go").exists():
+        _go("clean", "-modcache", cwd=CACHE)
+    for name in ("go", "objects"):
+        shutil.rmtree(CACHE / name, ignore_errors=True)
+
+
 def _generate_collector(server: Server, source: Path) -> None:
     """Let the collector's own builder write the program."""
     _go("install", f"{server.module}@{server.version}", cwd=source.parent)
@@ -200,6 +207,7 @@ def main(*arguments: str) -> int:
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         size = sum(server.program(name).stat().st_size for name in server.packages) / 1e6
         print(f"    {time.monotonic() - started:.0f} s, {size:.0f} MB; the largest process until now: {peak:.0f} MiB")
+    _remove_sources()
     return 0
 
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ import yaml
 
 from stack.compose import ROOT, SERVICES
 from stack.servers import CACHE
+from support.docker_build import is_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,13 @@ DEBIAN: Final = CACHE / "debian-trixie"
 MIRROR: Final = "http://deb.debian.org/debian"
 PACKAGES: Final = "python3,python3-pip,ca-certificates"
 MOUNTS: Final = ("proc", "dev")
+ENVIRONMENT: Final = {
+    **{name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")},
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    "LANG": "C.UTF-8",
+}
+OF_THIS_MACHINE: Final = ("etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt")
+"""How this machine reaches others, which a container engine would see to."""
 
 
 class Image:
@@ -60,9 +67,12 @@ class Image:
 
     def run(self, *command: str, folder: str | None = None, timeout: float = 900) -> str:
         """Run a command in the root folder; it must succeed."""
-        entered = f"cd {shlex.quote(folder or self.folder)} && exec {shlex.join(command)}"
+        inside = f"cd {shlex.quote(folder or self.folder)} && exec {shlex.join(command)}"
+        entered = shlex.join(["chroot", f"--userspec={self._ids()}", str(self.root), "sh", "-c", inside])
+        mounts = " && ".join(f"mount --bind /{name} {shlex.quote(str(self.root / name))}" for name in MOUNTS)
         done = subprocess.run(
-            ["chroot", f"--userspec={self._ids()}", self.root, "sh", "-c", entered],
+            # The mounts end with the process, however it ends.
+            ["unshare", "--mount", "--propagation=private", "sh", "-c", f"{mounts} && exec {entered}"],
             env={
                 "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
                 "HOME": f"/home/{self.user}",
@@ -99,17 +109,6 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if is_ignored(str(Path(folder, name).relative_to(ROOT)))}
 
 
-def is_ignored(path: str) -> bool:
-    """Return whether `.dockerignore` keeps a path out of the build: the last pattern that matches decides."""
-    ignored = False
-    for line in (ROOT / ".dockerignore").read_text().split():
-        pattern = line.removeprefix("!")
-        names = [Path(path).name] if pattern.startswith("**/") else [path, *map(str, Path(path).parents)]
-        if any(fnmatch(name, pattern.removeprefix("**/")) for name in names):
-            ignored = not line.startswith("!")
-    return ignored
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """Build the image of docker-compose.yml from its Dockerfile."""
@@ -123,22 +122,17 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         made.rename(DEBIAN)
     root = tmp_path_factory.mktemp("image") / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", DEBIAN, root], check=True)
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
-    shutil.copy("/etc/hosts", root / "etc/hosts")
+    for file in OF_THIS_MACHINE:
+        shutil.copy(f"/{file}", root / file)
     # As in the image of Python that the Dockerfile starts from.
     for name, target in {"python": "python3", "pip": "pip3"}.items():
         (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/{target}")
     for marker in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         marker.unlink()
-    for name in MOUNTS:
-        subprocess.run(["mount", "--bind", f"/{name}", root / name], check=True)
-    try:
-        found = Image(root)
-        found.build(ROOT / "Dockerfile")
-        yield found
-    finally:
-        for name in MOUNTS:
-            subprocess.run(["umount", root / name], check=True)
+    found = Image(root)
+    found.build(ROOT / "Dockerfile")
+    yield found
+    shutil.rmtree(root)
 
 
 def test_it_is_the_python_of_the_image(image: Image) -> None:

@@ -25,7 +25,7 @@ SELECT runs.process, service, spans.shape, coalesce({_BUCKET}, {len(BOUNDS)}) AS
        {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
 FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
      LEFT JOIN processes ON processes.id = runs.process
-WHERE runs.last >= ?1 AND runs.replay_of IS NULL AND spans.start + duration BETWEEN ?1 AND ?2
+WHERE runs.last >= :since AND runs.replay_of IS NULL AND spans.start + duration BETWEEN :since AND :until
 GROUP BY runs.process, spans.shape, bucket
 """
 
@@ -43,7 +43,8 @@ def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Co
     counted: dict[tuple[int, int], dict[str, Any]] = {}
     cursor = connection.cursor()
     cursor.row_factory = None
-    for process, service, shape, bucket, calls, start, end, *rest in cursor.execute(_CALLS, (since, until)):
+    rows = cursor.execute(_CALLS, {"since": since, "until": until})
+    for process, service, shape, bucket, calls, start, end, *rest in rows:
         run_id, span_id, *sums = rest
         labels = shapes[shape][0]
         found = counted.setdefault(

@@ -27,10 +27,10 @@ _T = TypeVar("_T")
 _SPANS: Final = """
 SELECT span_id, parent_span_id, trace_id, start, duration, iteration, definition, "values", digests, extra,
        NULL AS process
-FROM spans JOIN shapes ON shapes.id = shape WHERE run = ?1
+FROM spans JOIN shapes ON shapes.id = shape WHERE run = :key
 UNION ALL
 SELECT span_id, parent_span_id, trace_id, start, NULL, iteration, definition, "values", digests, NULL, process
-FROM starts JOIN shapes ON shapes.id = shape WHERE run = ?1
+FROM starts JOIN shapes ON shapes.id = shape WHERE run = :key
 ORDER BY start, duration DESC, span_id
 """
 _STARTS: Final = """
@@ -139,7 +139,7 @@ class StoreReader:
         def read(connection: sqlite3.Connection) -> list[SpanRow]:
             key, trace_id = _key_of(connection, run_id)
             seen_until = _Processes(connection)
-            rows = connection.execute(_SPANS, (key,)) if key is not None else ()
+            rows = connection.execute(_SPANS, {"key": key}) if key is not None else ()
             return [span_row(row, run_id, trace_id, number, seen_until) for number, row in enumerate(rows)]
 
         return self._read(read)

@@ -85,9 +85,9 @@ def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
 def _delete_run(connection: sqlite3.Connection, key: int) -> None:
     """Delete a run, or as much of it as one step may."""
     deleted = connection.execute(
-        "DELETE FROM spans WHERE run = ?1 AND (run, start, span_id) IN "
-        "(SELECT run, start, span_id FROM spans WHERE run = ?1 LIMIT ?2)",
-        (key, MOST_ROWS),
+        "DELETE FROM spans WHERE run = :key AND (run, start, span_id) IN "
+        "(SELECT run, start, span_id FROM spans WHERE run = :key LIMIT :most)",
+        {"key": key, "most": MOST_ROWS},
     ).rowcount
     if deleted == MOST_ROWS:
         return

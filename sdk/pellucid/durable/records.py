@@ -17,10 +17,13 @@ CallStatus: TypeAlias = Literal["processing", "completed", "failed", "expired", 
 """`processing` until the call is settled; the others are final."""
 
 CallKind: TypeAlias = Literal["external", "approval"]
+"""`external` waits for a result from elsewhere, `approval` for a person's decision."""
 
 SettlementOutcome: TypeAlias = Literal["settled", "duplicate", "conflict", "late", "unknown"]
+"""See `Settlement`."""
 
 PassEnd: TypeAlias = Literal["waiting", "due", "cancelled"]
+"""Status of a run after a worker's pass: `due` if all of its calls are settled already."""
 
 CancellationOutcome: TypeAlias = Literal["cancelled", "requested", "ended", "unknown"]
 

@@ -109,6 +109,7 @@ class ModelDelta:
 
 
 StreamItem: TypeAlias = ModelDelta | ModelResponse
+"""A piece of a streamed answer, or last the complete one."""
 
 
 @runtime_checkable
@@ -156,11 +157,13 @@ def require_model(value: object, where: str) -> Model:
     """
     if isinstance(value, type):
         raise ConfigError(f"{where}: {value.__name__} is a class; create a model: {value.__name__}(...)")
-    if not isinstance(value, Model):
+    if not all(hasattr(value, member) for member in ("name", "provider_name", "generate", "stream")):
         raise ConfigError(
             f"{where}: {value!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
         )
-    return value
+    return cast(
+        "Model", value
+    )  # from Python 3.12 on, `isinstance` does not see what `__getattr__` of a wrapper returns
 
 
 def closable(items: AsyncIterator[StreamItem]) -> AsyncGenerator[StreamItem]:

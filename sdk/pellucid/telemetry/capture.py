@@ -63,6 +63,7 @@ def mask_text(text: str, max_work: int | None = None) -> tuple[str, int]:
 
 
 DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_shapes)
+"""Mask values under names of secrets, and text that looks like one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,13 @@ from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import ModelDelta, ModelRequest, ModelResponse, StreamItem
 
 Answer: TypeAlias = str | ToolCall | Sequence[ToolCall] | Message | ModelResponse
+"""An answer of a model: a text, tool calls, a message, or the whole response."""
+
 Pieces: TypeAlias = AsyncIterator[ModelDelta | Answer]
 """A streamed answer: the deltas, then the answer itself."""
+
 Step: TypeAlias = Answer | BaseException | Callable[[ModelRequest], Any]
+"""A step of a script: an answer, an exception to raise, or a function of the request that returns one of these."""
 
 
 class FunctionModel:

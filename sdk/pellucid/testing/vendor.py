@@ -52,6 +52,7 @@ class Hangs:
 
 
 Deed: TypeAlias = Answers | Fails | Hangs
+"""What the vendor does with one request."""
 
 
 class ScriptedVendor:

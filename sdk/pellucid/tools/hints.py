@@ -18,6 +18,9 @@ _NAMES: Final = re.compile(r"\w+")
 _SIMPLE: Final = re.compile(r"[\w\[\], |]+", re.ASCII)
 """Annotations of names, brackets and unions: no attributes, no quoted types, no calls."""
 
+_GLOBALS: Final = {"__builtins__": {"__import__": __import__}}
+"""Subscripting a generic class imports `typing`, with the builtins of the annotation, from Python 3.12 on."""
+
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return what `typing.get_type_hints` returns, with extras; in a quarter of the time if all types are simple.
@@ -61,7 +64,7 @@ def _names_in(text: str) -> tuple[str, ...]:
 def _evaluated(text: str, classes: tuple[Any, ...]) -> Any:
     """Return the value of an annotation whose names stand for these classes; None if it is no simple type."""
     known = dict(zip(_names_in(text), classes, strict=True))
-    hint = eval(text, {"__builtins__": {}}, {name: each for name, each in known.items() if each is not None})  # noqa: S307
+    hint = eval(text, dict(_GLOBALS), {name: each for name, each in known.items() if each is not None})  # noqa: S307
     if hint is None and text == "None":
         return type(None)
     is_simple = hint is Any or isinstance(hint, (type, types.GenericAlias, types.UnionType))

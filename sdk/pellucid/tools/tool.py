@@ -96,6 +96,7 @@ class Hub:
 
 
 ToolSource: TypeAlias = Builtin | Mcp | Hub
+"""Where a tool comes from."""
 
 Params = ParamSpec("Params")
 ResultT = TypeVar("ResultT")

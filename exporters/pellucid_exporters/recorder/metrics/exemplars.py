@@ -23,6 +23,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from pellucid_exporters.recorder.metrics.reservoir import LargestAndSample, LargestReservoir
 from pellucid_exporters.recorder.metrics.series import Series
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def choice_of(reservoir: ExemplarReservoir) -> Choice:
         return _NewestPerBucket(reservoir)
     if type(reservoir) is SimpleFixedSizeExemplarReservoir:
         return _Random(reservoir)
+    if type(reservoir) is LargestReservoir:
+        return _Largest(reservoir)
     return _All(reservoir)
 
 
@@ -132,6 +135,19 @@ class _Random(Choice):
         _offer(self._reservoir, self._chosen)
         self._chosen.clear()
         self._seen = 0
+
+
+class _Largest(Choice):
+    def __init__(self, reservoir: LargestReservoir) -> None:
+        self._reservoir = reservoir
+        self._chosen: LargestAndSample[Item] = LargestAndSample()
+
+    def add(self, items: Sequence[Item]) -> None:
+        for item in items:
+            self._chosen.add(item[1], item)
+
+    def flush(self) -> None:
+        _offer(self._reservoir, self._chosen.take())
 
 
 class _All(Choice):
