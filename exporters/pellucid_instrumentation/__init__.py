@@ -22,6 +22,8 @@ __all__ = ["Endpoint", "Hub", "Hubs", "instrument", "uninstrument"]
 def instrument(hubs: Hubs | None = None) -> None:
     """Observe all requests of the MCP SDK's client, in any framework, before or after these are imported.
 
+    A further call, or one under `opentelemetry-instrument`, replaces the hubs.
+
     Args:
         hubs: Ids and objectives of hubs, by pattern of a server's name, place or URL (`*` matches anything); or a
             function that returns them for an endpoint. Without, the variable `PELLUCID_HUBS` is read, as JSON.
@@ -29,7 +31,10 @@ def instrument(hubs: Hubs | None = None) -> None:
     Raises:
         ConfigError: a hub is invalid, the variable is, or the extra `instrumentation` is not installed.
     """
-    _instrumentor().instrument(hubs=hubs)
+    instrumentor = _instrumentor()
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
+    instrumentor.instrument(hubs=hubs)
 
 
 def uninstrument() -> None:

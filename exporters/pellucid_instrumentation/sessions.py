@@ -192,7 +192,8 @@ class Sessions:
     async def _exit(
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        known = self._sessions.get(session)
+        with self._lock:
+            known = self._sessions.get(session)
         try:
             return await wrapped(*args, **kwargs)
         finally:

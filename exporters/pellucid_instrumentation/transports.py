@@ -11,12 +11,16 @@ from typing import Any, Final, TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.telemetry import Scope, shared_scope
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.hubs import Endpoint, Hub
 from pellucid_instrumentation.names import http, stdio
 from pellucid_instrumentation.patches import Patches
+
+MOST_STREAMS: Final = 10_000
+"""Maximum number of streams, so that transports that are abandoned do not fill the memory."""
 
 UNKNOWN: Final = Endpoint(kind="custom")
 """Endpoint of a session over a transport that is not one of the MCP SDK's."""
@@ -112,7 +116,7 @@ class Transports:
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
-        self._by_stream: dict[int, tuple[Any, Link]] = {}
+        self._by_stream: BoundedMap[int, tuple[Any, Link]] = BoundedMap(MOST_STREAMS, by_use=False)
 
     def patches(self, patches: Patches) -> dict[str, list[Callable[[ModuleType], None]]]:
         """Return the patches of the functions that open transports."""
@@ -141,12 +145,12 @@ class Transports:
     def add(self, streams: Any, link: Link) -> None:
         """Note the streams of a connection."""
         for stream in _flat(streams):
-            self._by_stream[id(stream)] = stream, link
+            self._by_stream.put(id(stream), (stream, link))
 
     def remove(self, streams: Any) -> None:
         """Forget the streams of a connection."""
         for stream in _flat(streams):
-            self._by_stream.pop(id(stream), None)
+            self._by_stream.pop(id(stream))
 
     def _observing(self, original: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
         def open_transport(*args: Any, **kwargs: Any) -> Any:

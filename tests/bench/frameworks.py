@@ -30,6 +30,7 @@ from support.shipped_rules import page_for_a_slow_and_a_hanging_hub
 ROOT: Final = Path(__file__).parents[2]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pellucid" / "frameworks"
 PROGRAM: Final = ROOT / "tests" / "frameworks" / "program.py"
+INSTRUMENTED: Final = "from mcp import ClientSession; ClientSession.send_request.__wrapped__"
 WITHIN: Final = 300
 WORKERS: Final = 2
 
@@ -117,6 +118,7 @@ def _try(framework: Framework, wheel: Path, *, spans: bool) -> bool:
     try:
         python = environment(framework, wheel)
         _run(python, str(framework.file))
+        _run(str(Path(python).with_name("opentelemetry-instrument")), python, "-c", INSTRUMENTED)
         packages = [framework.name, "mcp", "opentelemetry-sdk"]
         found = json.loads(_run(python, str(PROGRAM), str(framework.file), *packages).splitlines()[-1])
         if framework.pages:

@@ -92,6 +92,17 @@ def test_uninstrument_leaves_no_wrapper() -> None:
         assert state() == before
 
 
+def test_a_further_call_replaces_the_hubs(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as one in a program that `opentelemetry-instrument` runs; nothing is wrapped twice."""
+    instrument({"*": 1})
+    once: Any = ClientSession.send_request
+    instrument({"*": 2})
+    twice: Any = ClientSession.send_request
+    uninstrument()
+    assert twice.__wrapped__ is once.__wrapped__
+    assert caplog.messages == []
+
+
 def test_before_the_sdk_is_imported() -> None:
     """What is imported later is instrumented then."""
     script = dedent("""
