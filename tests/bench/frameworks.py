@@ -90,13 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def environment(framework: Framework, wheel: Path) -> str:
     """Return the Python of an environment with a framework, which is made if it does not exist, and this package."""
-    packages = [*framework.packages, "mcp-server-time", *_dependencies()]
-    key = hashlib.sha256(" ".join([*packages, sys.version]).encode()).hexdigest()[:16]
+    packages, ours = [*framework.packages, "mcp-server-time"], _dependencies()
+    key = hashlib.sha256(" ".join([*packages, *ours, sys.version]).encode()).hexdigest()[:16]
     folder = CACHE / f"{framework.name}-{key}"
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not (folder / "complete").exists():
         venv.create(folder, clear=True, with_pip=True)
         subprocess.run([*pip, *packages], check=True)
+        # What the framework brought stays, lest an older version of it be chosen instead.
+        versions = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
+        (folder / "versions.txt").write_text(versions)
+        subprocess.run([*pip, "--constraint", str(folder / "versions.txt"), *ours], check=True)
         (folder / "complete").touch()
     subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
     return str(folder / "bin" / "python")
