@@ -46,7 +46,7 @@ from pellucid_exporters.otlp.exporters import log_exporter, metric_exporter, spa
 from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.reader import PrometheusReader
-from pellucid_exporters.recorder.metrics.reservoir import exemplar_view
+from pellucid_exporters.recorder.metrics.reservoir import FEW, MANY
 from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 from pellucid_exporters.resource import make_resource
@@ -244,17 +244,14 @@ def _meter_provider(
         parts.renewable.append(reader)
         readers += reader.all
     if settings.otlp is not None and settings.otlp.metrics:
-        outlet = MetricOutlet(
-            partial(metric_exporter, settings.otlp), faults.count_failure, decisions.is_dropped, decisions.is_undecided
-        )
+        exporter = partial(metric_exporter, settings.otlp, exemplars=MANY if settings.tail_sampling else FEW)
+        outlet = MetricOutlet(exporter, faults.count_failure, decisions.is_dropped, decisions.is_undecided)
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
         schedule = MetricSchedule(outlet, export_interval_millis=interval)
         parts.renewable.append(schedule)
         readers.append(schedule)
-    return make_meter_provider(
-        settings.recorder, readers, resource=resource, views=[exemplar_view()], shutdown_on_exit=False
-    )
+    return make_meter_provider(settings.recorder, readers, resource=resource, shutdown_on_exit=False)
 
 
 def _span_processors(

@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import TYPE_CHECKING, Any
@@ -314,6 +315,21 @@ def test_prints_what_alertmanager_tells_it(relay: str, capsys: pytest.CaptureFix
     assert shown[0].startswith("[firing] page ToolHubSlow: hub")
     assert "\x1b" not in shown[0]
     assert shown[1:] == ["    trace: http://j/trace/1", "    runbook: http://r/#x"]
+
+
+def test_prints_each_notification_in_one_write(relay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notifications that arrive at the same time do not run into each other."""
+    written: list[str] = []
+
+    class Stream(StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stdout", Stream())
+    alert = {"status": "resolved", "labels": {"alertname": "ToolHubDown"}, "annotations": {"summary": "over"}}
+    assert post(f"{relay}/webhook", {"alerts": [alert, alert]}) == 200
+    assert list(filter(None, written)) == ["[resolved] alert ToolHubDown: over\n" * 2]
 
 
 @pytest.mark.parametrize(

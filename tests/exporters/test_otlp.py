@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from pellucid import semconv
-from pellucid_exporters.options import Otlp, Settings
+from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.otlp.batches import MAX_REQUEST
 from pellucid_exporters.pipeline import build
 from support.otlp_receiver import Received, Receiver, attributes_of, otlp_receiver
@@ -142,6 +144,36 @@ def test_exemplars_are_few_and_one_is_the_slowest(receiver: Receiver, protocol: 
         assert sorted(each.time_unix_nano for each in point.exemplars) == [e.time_unix_nano for e in point.exemplars]
         [slowest] = [each for each in point.exemplars if each.as_double >= 1000]
         assert int.from_bytes(slowest.trace_id) == traces[slowest.as_double]
+
+
+@pytest.mark.parametrize("recorder", ["fast", "sdk"])
+def test_histograms_of_one_name_in_two_scopes_are_no_conflict(recorder: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Two libraries may measure under one name, such as `http.server.request.duration`: nothing is logged of it."""
+    with otlp_receiver("http/protobuf") as receiver:
+        otlp, prometheus = Otlp(endpoint=receiver.endpoint), Prometheus(port=0)
+        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=prometheus, recorder=recorder))
+        for scope in ("library", "another"):
+            telemetry.meter_provider.get_meter(scope).create_histogram("wait", "s").record(1.0)
+        assert telemetry.flush()
+        telemetry.shutdown()
+        assert len([metric for metric in receiver.metrics if metric.name == "wait"]) >= 2
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.parametrize("recorder", ["fast", "sdk"])
+def test_an_exemplar_does_not_keep_its_span_alive(recorder: Any) -> None:
+    """Spans with all of their content are free when they have ended, not at the next export."""
+    with otlp_receiver("http/protobuf") as receiver:
+        otlp = Otlp(endpoint=receiver.endpoint, traces=False)
+        telemetry = build(Settings(service_name="shop", otlp=otlp, recorder=recorder))
+        histogram = telemetry.meter_provider.get_meter(semconv.SCOPE).create_histogram("wait", "s")
+        with telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_as_current_span("wait") as span:
+            histogram.record(1.0)
+        ended = weakref.ref(span)
+        del span
+        gc.collect()
+        assert ended() is None
+        telemetry.shutdown()
 
 
 def test_logs(telemetry: Telemetry, receiver: Receiver) -> None:

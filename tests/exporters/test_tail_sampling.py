@@ -31,7 +31,7 @@ from pellucid import (
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters import TailSampling
 from support.runs import within
-from support.sampling import sampled
+from support.sampling import sampled, start_run
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -385,6 +385,20 @@ async def test_exemplars_lead_to_traces_that_arrived() -> None:
         assert out.prometheus_exemplars
         assert out.otlp_exemplars
         assert all(shown <= kept for shown in asked)
+
+
+def test_a_kept_run_is_an_exemplar_beside_slower_ones_that_are_dropped() -> None:
+    """Exported metrics have more exemplars to choose from than without sampling, since most may be omitted."""
+    with sampled(NOTHING_ELSE) as out:
+        histogram = out.telemetry.meter_provider.get_meter("shop").create_histogram("wait", "s")
+        tracer = out.telemetry.tracer_provider.get_tracer("shop")
+        for number in range(20):
+            span = start_run(tracer)
+            histogram.record(1.0 if number == 7 else 2.0, context=trace.set_span_in_context(span))
+            span.set_attribute(semconv.OUTCOME, "failed" if number == 7 else "completed")
+            span.end()
+        assert len(out.otlp_exemplars) == 1
+        assert out.otlp_exemplars == out.traces
 
 
 async def test_what_is_undecided_at_shutdown_arrives() -> None:

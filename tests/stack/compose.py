@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -129,6 +129,16 @@ class Service:
             pytest.fail(f"{self.name} did not end by SIGTERM within 60 s:\n{self.log.read_text()[-4000:]}")
 
     @contextmanager
+    def up(self) -> Iterator[None]:
+        """Run it for the block; it ends also if it does not become healthy."""
+        try:
+            self.start()
+            yield
+        finally:
+            if self.is_running:
+                self.stop()
+
+    @contextmanager
     def down(self, *, kill: bool = False) -> Iterator[None]:
         """End it for the block, and start it again."""
         status = self.stop(kill=kill)
@@ -213,11 +223,7 @@ def stack(folder: Path, names: Sequence[str] = STARTED) -> Iterator[Stack]:
     addresses = {name: f"{network}.{place}" for place, name in enumerate(SERVICES, start=1)}
     addresses["demo"] = "127.0.0.1"  # it serves its metrics there only
     services = {name: Service(name, addresses, folder) for name in names}
-    try:
+    with ExitStack() as running:
         for service in services.values():
-            service.start()
+            running.enter_context(service.up())
         yield Stack(services, addresses, folder)
-    finally:
-        for service in reversed(services.values()):
-            if service.is_running:
-                service.stop()

@@ -28,10 +28,15 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Run all services but Grafana."""
+def built() -> None:
+    """Skip unless the servers are built."""
     if names := missing():
         pytest.skip(f"not built: {', '.join(names)}; `make test-stack` builds them")
+
+
+@pytest.fixture(scope="session")
+def stack(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Run all services but Grafana."""
     with compose.stack(tmp_path_factory.mktemp("stack")) as running:
         yield running
 
@@ -67,7 +72,5 @@ def shop(stack: Stack) -> Iterator[Application]:
 @pytest.fixture(scope="session")
 def demo(stack: Stack) -> Iterator[None]:
     """Run `pellucid demo --otlp --repeat` as the composition's profile `demo` does."""
-    service = compose.Service("demo", stack.addresses, stack.folder)
-    service.start()
-    yield
-    service.stop()
+    with compose.Service("demo", stack.addresses, stack.folder).up():
+        yield

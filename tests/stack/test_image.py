@@ -73,11 +73,7 @@ class Image:
         done = subprocess.run(
             # The mounts end with the process, however it ends.
             ["unshare", "--mount", "--propagation=private", "sh", "-c", f"{mounts} && exec {entered}"],
-            env={
-                "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-                "HOME": f"/home/{self.user}",
-                "LANG": "C.UTF-8",
-            },
+            env={**ENVIRONMENT, "HOME": f"/home/{self.user}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -121,18 +117,20 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         made.rename(DEBIAN)
     root = tmp_path_factory.mktemp("image") / "root"
-    subprocess.run(["cp", "-a", "--reflink=auto", DEBIAN, root], check=True)
-    for file in OF_THIS_MACHINE:
-        shutil.copy(f"/{file}", root / file)
-    # As in the image of Python that the Dockerfile starts from.
-    for name, target in {"python": "python3", "pip": "pip3"}.items():
-        (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/{target}")
-    for marker in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
-        marker.unlink()
-    found = Image(root)
-    found.build(ROOT / "Dockerfile")
-    yield found
-    shutil.rmtree(root)
+    try:
+        subprocess.run(["cp", "-a", "--reflink=auto", DEBIAN, root], check=True)
+        for file in OF_THIS_MACHINE:
+            shutil.copy(f"/{file}", root / file)
+        # As in the image of Python that the Dockerfile starts from.
+        for name, target in {"python": "python3", "pip": "pip3"}.items():
+            (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/{target}")
+        for marker in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+            marker.unlink()
+        found = Image(root)
+        found.build(ROOT / "Dockerfile")
+        yield found
+    finally:
+        shutil.rmtree(root, ignore_errors=True)  # hundreds of megabytes
 
 
 def test_it_is_the_python_of_the_image(image: Image) -> None:

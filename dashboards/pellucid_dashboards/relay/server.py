@@ -101,7 +101,9 @@ class _Exchange(BaseHTTPRequestHandler):
         if self.path == "/api/v2/alerts":
             self.server.relay.pass_on(body)
         else:
-            print(describe(body), flush=True)  # noqa: T201  (the output of the command)
+            text = describe(body)
+            # In one write, with the end of the line: notifications arrive at the same time.
+            print(f"{text}\n", end="", flush=True)  # noqa: T201  (the output of the command)
         self._answer(200, "ok")
 
     def _show(self, page: str) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.metrics import Histogram
-from opentelemetry.sdk.metrics.view import Aggregation, ExponentialBucketHistogramAggregation
+from opentelemetry.sdk.metrics.view import Aggregation
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.otlp.batches import MAX_POINTS
+from pellucid_exporters.recorder.metrics.reservoir import FEW, HistogramWithLargest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter
@@ -31,11 +32,14 @@ def span_exporter(options: Otlp, session: Any = None) -> SpanExporter:
     return HTTPSpanExporter(**_http_options(options, "traces", session))
 
 
-def metric_exporter(options: Otlp, session: Any = None) -> MetricExporter:
-    """Return an exporter of metrics whose histograms are exponential, unless the environment asks for explicit ones."""
+def metric_exporter(options: Otlp, session: Any = None, exemplars: int = FEW) -> MetricExporter:
+    """Return an exporter of metrics whose histograms are exponential, unless the environment asks for explicit ones.
+
+    Exponential ones have at most `exemplars` exemplars of each series and export.
+    """
     aggregation: dict[type, Aggregation] | None = None
     if not os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"):
-        aggregation = {Histogram: ExponentialBucketHistogramAggregation()}
+        aggregation = {Histogram: HistogramWithLargest(exemplars)}
     common: dict[str, Any] = {"preferred_aggregation": aggregation, "max_export_batch_size": MAX_POINTS}
     if options.protocol_of("metrics") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter

@@ -140,7 +140,7 @@ class _Random(Choice):
 class _Largest(Choice):
     def __init__(self, reservoir: LargestReservoir) -> None:
         self._reservoir = reservoir
-        self._chosen: LargestAndSample[Item] = LargestAndSample()
+        self._chosen: LargestAndSample[Item] = LargestAndSample(reservoir.size)
 
     def add(self, items: Sequence[Item]) -> None:
         for item in items:

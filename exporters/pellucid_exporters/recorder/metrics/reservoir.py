@@ -7,48 +7,50 @@ and the slowest call may not be among them.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from random import random
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.metrics import (
-    AlignedHistogramBucketExemplarReservoir,
-    Exemplar,
-    ExemplarReservoir,
-    Histogram,
-)
-from opentelemetry.sdk.metrics.view import View
-from opentelemetry.trace import INVALID_SPAN, get_current_span
+from opentelemetry.sdk.metrics import Exemplar, ExemplarReservoir
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
+from opentelemetry.trace import INVALID_SPAN, SpanContext, get_current_span
 from opentelemetry.util.types import Attributes
 
 T = TypeVar("T")
 
-OTHERS: Final = 3
-"""Exemplars beside the largest."""
+FEW: Final = 4
+"""Exemplars of one series and collection."""
 
-Measured: TypeAlias = tuple[float, int, Attributes, Context]
-"""Amount, nanoseconds since the epoch, attributes, and the context with the span."""
+MANY: Final = 20
+"""The same where most may be omitted later, because their traces are not kept."""
 
-
-def exemplar_view() -> View:
-    """Return a view that gives histograms such exemplars, and those with explicit buckets one for each bucket."""
-    return View(instrument_type=Histogram, exemplar_reservoir_factory=_builder_of)
+Measured: TypeAlias = tuple[float, int, Attributes, SpanContext | None]
+"""Amount, nanoseconds since the epoch, attributes, and the ids of the span: an exemplar does not keep a span alive."""
 
 
-def _builder_of(_aggregation: type) -> Any:
-    return _build
+class HistogramWithLargest(ExponentialBucketHistogramAggregation):
+    """Aggregation into exponential histograms with such exemplars.
 
+    A view could select them through public names only, but with a view that matches all histograms the SDK warns of
+    histograms of one name in several scopes.
+    """
 
-def _build(**options: Any) -> ExemplarReservoir:
-    if "boundaries" in options:
-        return AlignedHistogramBucketExemplarReservoir(**options)
-    return LargestReservoir()
+    def __init__(self, exemplars: int = FEW) -> None:
+        super().__init__()
+        self._exemplars = exemplars
+
+    def _create_aggregation(self, *arguments: Any, **named: Any) -> Any:
+        created = super()._create_aggregation(*arguments, **named)
+        created._reservoir = LargestReservoir(self._exemplars)
+        return created
 
 
 class LargestAndSample(Generic[T]):
     """The item of the largest value, and a random sample of the others, all equally probable (algorithm R)."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._others = size - 1
         self._largest: tuple[float, T] | None = None
         self._sample: list[T] = []
         self._seen = 0
@@ -61,9 +63,9 @@ class LargestAndSample(Generic[T]):
         if value >= self._largest[0]:
             (_, item), self._largest = self._largest, (value, item)  # the former largest is one of the others
         self._seen += 1
-        if self._seen <= OTHERS:
+        if self._seen <= self._others:
             self._sample.append(item)
-        elif (index := int(random() * self._seen)) < OTHERS:  # noqa: S311  (a sample, no secret)
+        elif (index := int(random() * self._seen)) < self._others:  # noqa: S311  (a sample, no secret)
             self._sample[index] = item
 
     def take(self) -> list[T]:
@@ -76,28 +78,26 @@ class LargestAndSample(Generic[T]):
 class LargestReservoir(ExemplarReservoir):
     """Reservoir of the largest and others, in the order of time: Prometheus rejects exemplars that go back."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self._lock = threading.Lock()
-        self._chosen: LargestAndSample[Measured] = LargestAndSample()
+        self._chosen: LargestAndSample[Measured] = LargestAndSample(size)
 
     def offer(self, value: float, time_unix_nano: int, attributes: Attributes, context: Context) -> None:
         """Consider a measurement."""
+        span = get_current_span(context)
+        ids = None if span is INVALID_SPAN else span.get_span_context()
         with self._lock:
-            self._chosen.add(value, (value, time_unix_nano, attributes, context))
+            self._chosen.add(value, (value, time_unix_nano, attributes, ids))
 
     def collect(self, point_attributes: Attributes) -> list[Exemplar]:
         """Return the exemplars since the last collection, without attributes that their data point has."""
         with self._lock:
             taken = self._chosen.take()
-        known = point_attributes or {}
-        return [_exemplar(measured, known) for measured in sorted(taken, key=lambda measured: measured[1])]
+        return [_exemplar(measured, point_attributes or {}) for measured in sorted(taken, key=lambda each: each[1])]
 
 
-def _exemplar(measured: Measured, known: Attributes) -> Exemplar:
-    value, time, attributes, context = measured
-    others = {name: each for name, each in (attributes or {}).items() if name not in (known or {})}
-    span = get_current_span(context)
-    if span is INVALID_SPAN:
-        return Exemplar(others, value, time)
-    ids = span.get_span_context()
-    return Exemplar(others, value, time, ids.span_id, ids.trace_id)
+def _exemplar(measured: Measured, known: Mapping[str, Any]) -> Exemplar:
+    value, time, attributes, ids = measured
+    others = {name: each for name, each in (attributes or {}).items() if name not in known}
+    return Exemplar(others, value, time, ids and ids.span_id, ids and ids.trace_id)
