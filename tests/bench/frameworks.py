@@ -31,6 +31,7 @@ ROOT: Final = Path(__file__).parents[2]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pellucid" / "frameworks"
 PROGRAM: Final = ROOT / "tests" / "frameworks" / "program.py"
 INSTRUMENTED: Final = "from mcp import ClientSession; ClientSession.send_request.__wrapped__"
+PACKAGE: Final = "mcp_server_time"
 WITHIN: Final = 300
 WORKERS: Final = 2
 
@@ -42,11 +43,13 @@ class Framework:
     Attributes:
         example: File in `examples/frameworks`.
         packages: What is installed; the first one is the framework.
+        hub: Id of the hub over stdio: its name in the framework, else the package.
         pages: Whether its alerts are tried on a real Prometheus.
     """
 
     example: str
     packages: tuple[str, ...]
+    hub: str = "clock"
     pages: bool = False
 
     @property
@@ -64,11 +67,11 @@ FRAMEWORKS: Final = (
     Framework("pydantic_ai_agent", ("pydantic-ai-slim[mcp]",), pages=True),
     Framework("openai_agents", ("openai-agents",)),
     Framework("langchain_agent", ("langchain-mcp-adapters", "langchain"), pages=True),
-    Framework("fastmcp_client", ("fastmcp",)),
-    Framework("google_adk", ("google-adk", "mcp")),
-    Framework("strands_agent", ("strands-agents",)),
+    Framework("fastmcp_client", ("fastmcp",), hub=PACKAGE),
+    Framework("google_adk", ("google-adk", "mcp"), hub=PACKAGE),
+    Framework("strands_agent", ("strands-agents",), hub=PACKAGE),
     Framework("agent_framework_agent", ("agent-framework-core", "mcp", "tenacity")),
-    Framework("smolagents_agent", ("smolagents[mcp]", "mcp<2")),
+    Framework("smolagents_agent", ("smolagents[mcp]", "mcp<2"), hub=PACKAGE),
 )
 
 
@@ -121,7 +124,8 @@ def _try(framework: Framework, wheel: Path, *, spans: bool) -> bool:
     """Check one framework, print what was found, and return whether it failed."""
     try:
         python = environment(framework, wheel)
-        _run(python, str(framework.file))
+        table = _run(python, str(framework.file))
+        assert re.search(rf"^{framework.hub} .* ok$", table, re.MULTILINE), table
         _run(str(Path(python).with_name("opentelemetry-instrument")), python, "-c", INSTRUMENTED)
         packages = [framework.name, "mcp", "opentelemetry-sdk"]
         found = json.loads(_run(python, str(PROGRAM), str(framework.file), *packages).splitlines()[-1])
