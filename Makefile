@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test test-migrating test-stack test-pythons package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -90,6 +90,9 @@ bench-replay: $(VENV)/dev ## Measure replays: time for an iteration, and recorde
 
 test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other frameworks (downloads them); what they record: ARGS="--telemetry".
 	@PYTHONPATH=tests $(BIN)/python -m bench.migrating $(ARGS)
+
+test-frameworks: $(VENV)/dev ## Run agents of other frameworks, instrumented (downloads them); one of them: ARGS="strands-agents".
+	@PYTHONPATH=tests $(BIN)/python -m bench.frameworks $(ARGS)
 
 test-pythons: $(VENV)/dev ## Run the fast part of the test suite on the other Pythons of this machine; more: ARGS="tests".
 	@PYTHONPATH=tests $(BIN)/python -m distribution.pythons $(ARGS)

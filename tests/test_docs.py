@@ -95,7 +95,18 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
         elif words[0] == "pellucid":
             shown = python("-c", PELLUCID, *words[1:], "--help")
         else:
-            known = ("pip", "curl", "python", "prometheus", "amtool", ".", "export", "echo", "mkdir")
+            known = [
+                "pip",
+                "curl",
+                "python",
+                "prometheus",
+                "amtool",
+                "opentelemetry-instrument",
+                ".",
+                "export",
+                "echo",
+                "mkdir",
+            ]
             is_assignment = re.match(r"[A-Z]+=", command) is not None
             assert is_assignment or words[0] in known, f"nothing here knows the command {command!r}"
             continue

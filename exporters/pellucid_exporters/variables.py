@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from pellucid_exporters.urls import is_url
 Rule: TypeAlias = Callable[[str], str | None]
 """Validator that returns the problem with a value; it never repeats a value that may be a secret."""
 
-OWN: Final = frozenset({"PELLUCID_CAPTURE", "PELLUCID_RECORDER"})
+OWN: Final = frozenset({"PELLUCID_CAPTURE", "PELLUCID_HUBS", "PELLUCID_RECORDER"})
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 KNOWN: Final = OWN | {
     value
@@ -87,6 +88,14 @@ def _headers(value: str) -> str | None:
     return _pairs(value) or ("has line breaks" if re.search(r"[\r\n]", value) else None)
 
 
+def _hubs(value: str) -> str | None:
+    try:
+        is_object = isinstance(json.loads(value), dict)
+    except ValueError:
+        is_object = False
+    return None if is_object else 'is not a JSON object of hubs, such as {"mcp.example.com/*": {"objective": 0.5}}'
+
+
 def _file(value: str) -> str | None:
     try:
         return None if Path(value).is_file() else f"names no file: {value}"
@@ -102,6 +111,7 @@ _S: Final = "(TRACES_|METRICS_|LOGS_)?"
 
 _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("PELLUCID_CAPTURE", _one_of("full", "redacted", "metadata", "off")),
+    ("PELLUCID_HUBS", _hubs),
     ("PELLUCID_RECORDER", _one_of("fast", "sdk")),
     (_CONTENT, _one_of("true", "false", "no_content", "span_only", "event_only", "span_and_event")),
     ("OTEL_SDK_DISABLED", _one_of("true", "false")),

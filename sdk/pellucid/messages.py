@@ -157,6 +157,12 @@ class UriPart(_RecordPart):
     mime_type: str | None = None
 
 
+def modality_of(mime_type: str | None) -> Modality:
+    """Return the modality of content of a MIME type; `document` if it is none of the others."""
+    kind = (mime_type or "").partition("/")[0]
+    return next((modality for modality in get_args(Modality) if modality == kind), "document")
+
+
 Part: TypeAlias = (
     TextPart | ReasoningPart | ToolCall | ToolResult | ServerToolCall | ServerToolResult | BlobPart | FilePart | UriPart
 )

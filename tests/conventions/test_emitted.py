@@ -58,6 +58,8 @@ NAMES = {
 }
 RELIABILITY = Reliability([Rule(when=lambda s: s.error is not None, then=retry(backoff=0.0), kind="again")])
 ELSEWHERE = {
+    semconv.MCP_SERVER_NAME,  # tests/instrumentation
+    semconv.MCP_SERVER_VERSION,
     semconv.SAMPLING_REASON,
     semconv.SAMPLING_EARLY,
     semconv.TOKEN_MODALITY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,9 +20,10 @@ from pellucid import (
     ToolCall,
     fail_fast,
     retry,
+    semconv,
 )
 from pellucid.durable_runs import DurableRuns
-from pellucid.errors import StoreUnavailable
+from pellucid.errors import Fenced, StoreUnavailable
 from pellucid.run.fold import INTERRUPTED
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import JOB, OWED, PAY, Stop, nothing, results
@@ -283,3 +285,112 @@ async def test_fenced(store: RunStore, location: Location, anyio_backend: str, e
     run = await store.run(run_id)
     assert run is not None
     assert run.fence >= 2
+
+
+async def stopped(scope: anyio.CancelScope) -> None:
+    """Stop the worker, and return once its run has been cancelled."""
+    scope.cancel()
+    with anyio.CancelScope(shield=True):
+        await anyio.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize("step", ["answer", "result", "dispatched"])
+async def test_stopped_while_it_writes_what_has_happened(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, telemetry: Captured, step: str
+) -> None:
+    """What has ended when the worker is stopped is written before the run is given back, and not done again."""
+    scope, counts = anyio.CancelScope(), Counter[str]()
+
+    def stopping(write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def stop_and_write(*arguments: Any, **options: Any) -> Any:
+            if write.__name__ == "mark_dispatched" or arguments[1].startswith(step):
+                await stopped(scope)
+            return await write(*arguments, **options)
+
+        return stop_and_write
+
+    async def count(arguments: Any, ctx: ToolContext) -> str:
+        counts[ctx.tool_call_id] += 1
+        return "done"
+
+    execution: Any = "external-dispatch" if step == "dispatched" else None
+    tool = Tool(name="do", run=count, execution=execution, pending="wait" if execution else "continue")
+    model = ScriptedModel(ToolCall("do", {}, "c1"), "x")
+    agent = Agent("a", model=model, tools=[tool])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    method = "mark_dispatched" if step == "dispatched" else "append"
+    monkeypatch.setattr(store, method, stopping(getattr(store, method)))
+    with scope:
+        await within(runs.work_until_idle())
+    assert scope.cancelled_caught
+    monkeypatch.undo()
+    assert (await runs.status(run_id)).status == "due"
+    await within(runs.work_until_idle())
+    for call in (await runs.status(run_id)).external:
+        await runs.settle(call.id, output="done")
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, state.error, results(state)) == ("completed", None, {"c1": "done"})
+    assert (counts, len(model.requests)) == ({"c1": 1}, 2)
+    assert sum(event.name == "async_tool.dispatched" for event in telemetry.events) == (step == "dispatched")
+
+
+async def test_stopped_while_the_store_does_not_answer(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped worker does not wait for a write that hangs; the run goes on without it, and the write is refused."""
+    scope, append = anyio.CancelScope(), store.append
+    returned, refused = anyio.Event(), anyio.Event()
+
+    async def hang(claim: Any, key: str, *arguments: Any) -> Any:
+        if not key.startswith("result") or returned.is_set():
+            return await append(claim, key, *arguments)
+        scope.cancel()
+        await returned.wait()
+        try:
+            return await append(claim, key, *arguments)
+        except Fenced:
+            refused.set()
+            raise
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("do", {}, "c1"), "x"), tools=[Tool(name="do", run=nothing)])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    monkeypatch.setattr(store, "append", hang)
+    with scope:
+        await within(runs.work_until_idle())
+    returned.set()
+    await within(refused.wait())
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, results(state)) == ("completed", {"c1": INTERRUPTED})
+
+
+async def test_stopped_before_a_tool_begins(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, telemetry: Captured
+) -> None:
+    """A tool does not begin in a worker that was stopped while it wrote that the tool would run."""
+    scope, counts, append = anyio.CancelScope(), Counter[str](), store.append
+
+    async def write_and_stop(claim: Any, key: str, *arguments: Any) -> Any:
+        lease = await append(claim, key, *arguments)
+        if key.startswith("started"):
+            await stopped(scope)
+        return lease
+
+    async def count(arguments: Any, ctx: ToolContext) -> str:
+        counts[ctx.tool_call_id] += 1
+        return "done"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("do", {}, "c1"), "x"), tools=[Tool(name="do", run=count)])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    monkeypatch.setattr(store, "append", write_and_stop)
+    with scope:
+        await within(runs.work_until_idle())
+    monkeypatch.undo()
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, results(state)) == ("completed", {"c1": INTERRUPTED})
+    assert not counts
+    [span] = telemetry.find("execute_tool do")
+    assert span.attributes[semconv.OUTCOME] == "cancelled"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from tempfile import TemporaryDirectory
 
 import anyio
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from fidelity import scripts, test_durable_matrix
 from pellucid import semconv
 from pellucid.durable import open_store
-from pellucid.replay import ReplayDiverged, replay
+from pellucid.replay import replay
 from pellucid_exporters.testing import capture
 from support.runs import within
 from support.tapes import recording, tapes_of
@@ -23,12 +22,6 @@ FEW = settings(
     derandomize="CI" in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     print_blob=True,
-)
-LOST_RESULTS = pytest.mark.xfail(
-    sys.version_info >= (3, 12),
-    reason="docs/replay.md, Limits: a call that ends as its worker stops; later Pythons order tasks so",
-    raises=ReplayDiverged,
-    strict=False,
 )
 TIMED = frozenset({"background", "expires", "sub_agent"})
 """Tools whose results depend on when other things happen within the same milliseconds, if there are several."""
@@ -62,7 +55,7 @@ def test_a_replay_is_the_recorded_run(backend: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("backend", [pytest.param("asyncio", marks=LOST_RESULTS), "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_durable_run_is_replayed_across_its_passes(backend: str) -> None:
     """Passes that waited, or whose worker was stopped, replay as one run with equal digests."""
 

@@ -160,6 +160,7 @@ PUBLIC = {
         "Telemetry",
         "configure",
     ],
+    "pellucid_instrumentation": ["Endpoint", "Hub", "Hubs", "instrument", "uninstrument"],
     "pellucid.durable": [
         "CallKind",
         "CallRecord",

@@ -14,6 +14,7 @@ from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_commands.doctor import configuration, variables
 from pellucid_commands.doctor.findings import Check, Finding, Setup, hide_secrets
+from pellucid_commands.doctor.frameworks import check_frameworks
 from pellucid_commands.doctor.metrics import check_metrics
 from pellucid_commands.doctor.otlp import check_otlp
 from pellucid_commands.doctor.prometheus import check_prometheus
@@ -32,6 +33,7 @@ CHECKS: Final[Sequence[Check]] = (
     configuration.check_otlp_variables,
     configuration.check_exporters,
     configuration.check_capture,
+    check_frameworks,
     check_otlp,
     check_metrics,
     check_prometheus,

@@ -85,8 +85,8 @@ class HubStatsProcessor(SpanProcessor):
             if attributes.get(semconv.DISCOVERY_CACHE) in ("hit", "joined", "stale"):
                 hub.hits += 1
                 return
-            if attributes.get(semconv.DISCOVERY_CACHE) == "pending":
-                return  # the round trip has a span of its own
+            if attributes.get(semconv.DISCOVERY_CACHE) in ("pending", "validation"):
+                return  # the round trip has a span of its own, or is part of a call
             if attributes.get(semconv.ERROR_TYPE) == DiscoveryBackoff.error_type:
                 return  # no request was made to the hub
             hub.round_trips += 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from pellucid.messages import BlobPart, Part, TextPart, ToolResult
 from pellucid.observed import ObservedProvider, observe
 from pellucid.providers import ToolProvider
+from pellucid.tools import Tool
 from pellucid.types import DepsT, JSONObject
 
 
@@ -28,6 +30,11 @@ def mcp_result(result: ToolResult) -> JSONObject:
     structured = result.response if isinstance(result.response, dict) else result.structured
     answer: JSONObject = {"content": [_block(part) for part in parts], "isError": result.is_error}
     return {**answer, "structuredContent": structured} if isinstance(structured, dict) else answer
+
+
+def mcp_tool(tool: Tool[Any]) -> JSONObject:
+    """Return a tool as the JSON of an MCP `Tool`."""
+    return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
 
 
 def _block(part: Part) -> JSONObject:

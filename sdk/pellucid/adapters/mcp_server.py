@@ -16,13 +16,12 @@ from mcp_types import (
 )
 from mcp_types import Tool as MCPTool
 
-from pellucid.adapters.content import mcp_result, observed
+from pellucid.adapters.content import mcp_result, mcp_tool, observed
 from pellucid.agent import Agent
 from pellucid.errors import DiscoveryError
 from pellucid.failures import error_type_of
 from pellucid.providers import ToolProvider
 from pellucid.providers.wrappers import StaticTools
-from pellucid.tools import Tool
 
 __all__ = ["agent_tools", "mcp_server"]
 
@@ -60,14 +59,10 @@ def mcp_server(provider: ToolProvider[None], *, name: str | None = None, version
         except DiscoveryError as error:  # its text may have details that are not for clients
             problem = f"the tools of {source.id!r} cannot be listed now ({error_type_of(error)})"
             raise MCPError(INTERNAL_ERROR, problem) from error
-        return ListToolsResult(tools=[_definition(tool) for tool in tools])
+        return ListToolsResult(tools=[MCPTool.model_validate(mcp_tool(tool)) for tool in tools])
 
     async def call_tool(ctx: object, params: CallToolRequestParams) -> CallToolResult:
         result = await source.call_tool(params.name, params.arguments or {})
         return CallToolResult.model_validate(mcp_result(result))
 
     return Server(name or source.id, version=version, on_list_tools=list_tools, on_call_tool=call_tool)
-
-
-def _definition(tool: Tool[Any]) -> MCPTool:
-    return MCPTool(name=tool.name, description=tool.description, input_schema=tool.input_schema)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 import anyio
-from anyio.lowlevel import EventLoopToken, current_token
+from anyio.lowlevel import EventLoopToken, checkpoint_if_cancelled, current_token
 
 from pellucid.concurrency.tasks import running, spawn
 from pellucid.failures import contained, first_of, interrupt_in
@@ -191,6 +191,22 @@ async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
             coroutine.close()  # no effect unless it was cancelled before its first step
     if interrupts:
         raise interrupts[0]
+
+
+async def shielded(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
+    """Await `function(*args)` to its end, also if the caller is cancelled; its cancellation is raised afterwards.
+
+    The function runs in a task of its own: a scope does not shield from the cancellation of an asyncio task.
+    """
+    result: list[_T] = []
+
+    async def work() -> None:
+        with anyio.CancelScope(shield=True):
+            result.append(await function(*args))
+
+    await together([work])
+    await checkpoint_if_cancelled()  # a task group of trio whose tasks were all shielded does not raise it
+    return result[0]
 
 
 class OutOfTime(TimeoutError):

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from mcp_types import (
     AudioContent,
@@ -21,7 +21,7 @@ from mcp_types import (
 )
 
 from pellucid.errors import ToolError
-from pellucid.messages import BlobPart, Modality, Part, Parts, TextPart, UriPart
+from pellucid.messages import BlobPart, Part, Parts, TextPart, UriPart, modality_of
 from pellucid.types import JSONValue
 
 ABOVE: Final = "[see above]"
@@ -32,8 +32,6 @@ MAX_VALUES: Final = 1000
 """Values of structured content that are compared with the content. Content with more is not taken for a copy."""
 
 _KINDS: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
-
-_MODALITIES: Final = get_args(Modality)
 
 
 def to_value(result: CallToolResult) -> JSONValue:
@@ -84,7 +82,7 @@ def _part(block: ContentBlock) -> Part:
         case AudioContent():
             return BlobPart(content=block.data, modality="audio", mime_type=block.mime_type)
         case ResourceLink():
-            return UriPart(uri=block.uri, modality=_modality(block.mime_type), mime_type=block.mime_type)
+            return UriPart(uri=block.uri, modality=modality_of(block.mime_type), mime_type=block.mime_type)
         case EmbeddedResource():
             return _resource(block.resource)
 
@@ -92,12 +90,7 @@ def _part(block: ContentBlock) -> Part:
 def _resource(contents: TextResourceContents | BlobResourceContents) -> Part:
     if isinstance(contents, TextResourceContents):
         return TextPart(contents.text)
-    return BlobPart(content=contents.blob, modality=_modality(contents.mime_type), mime_type=contents.mime_type)
-
-
-def _modality(mime_type: str | None) -> Modality:
-    kind = (mime_type or "").partition("/")[0]
-    return next((modality for modality in _MODALITIES if modality == kind), "document")
+    return BlobPart(content=contents.blob, modality=modality_of(contents.mime_type), mime_type=contents.mime_type)
 
 
 def _repeats(texts: list[str], data: JSONValue) -> bool:

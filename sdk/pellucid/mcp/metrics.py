@@ -1,4 +1,4 @@
-"""The two client histograms of the MCP conventions: durations of requests and of sessions."""
+"""Durations of connecting, and the two client histograms of the MCP conventions: those of requests and of sessions."""
 
 from __future__ import annotations
 
@@ -78,6 +78,20 @@ class Session:
         if self._labels:
             error = {semconv.ERROR_TYPE: error_type} if error_type is not None else {}
             _record(self._scope, semconv.MCP_SESSION_DURATION, self._start, {**self._labels, **error}, Context())
+
+
+@contextmanager
+def measured_connect(provider_id: str, kind: str) -> Iterator[None]:
+    """Record the time to connect, in the run that needs the connection; not if it was cancelled."""
+    scope = current_scope()
+    start = scope.now()
+    labels = {semconv.PROVIDER_ID: provider_id, semconv.PROVIDER_KIND: kind}
+    try:
+        yield
+    except Exception as error:
+        _record(scope, semconv.MCP_CONNECT_DURATION, start, {**labels, semconv.ERROR_TYPE: error_type_of(error)})
+        raise
+    _record(scope, semconv.MCP_CONNECT_DURATION, start, labels)
 
 
 def _record(

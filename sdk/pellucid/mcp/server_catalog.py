@@ -13,6 +13,7 @@ from pellucid.concurrency.single_flight import Flight
 from pellucid.errors import DiscoveryError
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.listing import Plan, ServerListing, cause_of, failure_of, with_details
+from pellucid.mcp.metrics import measured_connect
 from pellucid.providers.hub import DiscoveryProvider
 
 _KEY: Final = "tools"
@@ -77,7 +78,8 @@ class ServerCatalog(DiscoveryProvider):
         connection = Connection(self._plan.target, expire=partial(self._expire, _KEY), ended=self._plan.ended)
         self._plan.opened(connection)
         try:
-            await connection.open()
+            with measured_connect(self.id, self.kind):
+                await connection.open()
         except Exception as error:
             failure = DiscoveryError(self.id, f"cannot connect to the MCP server: {connection.explain(error)}")
             raise with_details(failure, error) from error

@@ -13,7 +13,11 @@ from pellucid.messages import ToolResult
 from pellucid.replay import contents
 from pellucid.replay.tape import Tape, TapedSpan, TapeError
 from pellucid.replay.taped_run import TapedRun
+from pellucid.run.fold import INTERRUPTED
 from pellucid.telemetry.sanitize import dumps
+
+_INTERRUPTED: Final = dumps(INTERRUPTED).removesuffix('"')
+"""Beginning of the JSON of the result of a call that was interrupted; a note may follow."""
 
 _OF_INPUT: Final = (semconv.INPUT_MESSAGES, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, semconv.RESUMED_FROM)
 
@@ -66,9 +70,11 @@ def _before(first: TapedRun, second: TapedRun, repeated: set[int | None]) -> Ite
         again = is_call and any(other.iteration == span.iteration for other in second.calls.get(call_id, ()))
         if span is first.root or again or (not is_call and span.iteration in repeated):
             continue
-        if span.end is not None and span.outcome != semconv.CANCELLED:
+        text = _result_read(first.tape, call_id) if is_call else None
+        is_lost = text is not None and text.startswith(_INTERRUPTED)  # the pass ended before the result was written
+        if span.end is not None and span.outcome != semconv.CANCELLED and not is_lost:
             yield span
-        elif is_call and (text := _result_read(first.tape, call_id)) is not None:
+        elif text is not None:
             yield _failed(span, text)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, JournalError
 from pellucid.replay.checking import checked_catalog, expect, well_typed
 from pellucid.replay.recordings import Recording, open_recording
 
@@ -18,6 +18,9 @@ FORMAT: Final = "pellucid.tape"
 VERSION: Final = 1
 MARK: Final = f'{{"format":"{FORMAT}"'
 """Beginning of the file of a tape."""
+
+INTERRUPTED: Final = "interrupted"
+"""Outcome of what has no end, because its process or its pass ended first."""
 
 _BODY: Final = "$body"
 _MANY: Final = 100
@@ -32,8 +35,8 @@ class TapedSpan:
     """A span of a recorded run. Times are in nanoseconds since the epoch.
 
     Attributes:
-        end: None if the process ended first.
-        outcome: Value of `pellucid.outcome`; `interrupted` if the process ended first.
+        end: None if the process ended first, or the pass of a durable run because a step was not written.
+        outcome: Value of `pellucid.outcome`; `interrupted` if it ended so.
         attributes: Attributes with their whole texts.
         events: Objects with `name`, `time` and `attributes`.
     """
@@ -218,6 +221,7 @@ def _taped(row: Any, texts: Mapping[str, str]) -> TapedSpan:
     attributes = {
         name: texts.get(value[_BODY]) if _is_reference(value) else value for name, value in row.attributes.items()
     }
+    is_interrupted = row.error_type == JournalError.error_type  # its pass ended there, as if the process had
     return TapedSpan(
         run_id=row.run_id,
         trace_id=row.trace_id,
@@ -227,8 +231,8 @@ def _taped(row: Any, texts: Mapping[str, str]) -> TapedSpan:
         phase=row.phase,
         iteration=row.iteration,
         start=row.start,
-        end=row.end,
-        outcome=row.status,
+        end=row.end if not is_interrupted else None,
+        outcome=row.status if not is_interrupted else INTERRUPTED,
         error_type=row.error_type,
         error=row.error,
         attributes=well_typed({name: value for name, value in attributes.items() if value is not None}),

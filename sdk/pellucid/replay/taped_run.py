@@ -13,11 +13,11 @@ from pellucid import semconv
 from pellucid.context import Identity
 from pellucid.messages import Message
 from pellucid.replay import contents
-from pellucid.replay.tape import Tape, TapedSpan
+from pellucid.replay.tape import INTERRUPTED, Tape, TapedSpan
 from pellucid.tools.names import ASYNC_STATUS
 
 _BOUNDARIES: Final = (semconv.DISCOVERY, semconv.INFERENCE, semconv.DISPATCH)
-STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, "interrupted", "running")
+STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, INTERRUPTED, "running")
 """Outcomes of a run or span that did not come to its end by itself."""
 
 

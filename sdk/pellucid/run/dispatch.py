@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
-import anyio.to_thread
+from anyio.lowlevel import checkpoint
 
 from pellucid.approvals.decisions import Settled
 from pellucid.approvals.external import ExternalRequest
-from pellucid.concurrency.race import OutOfTime, race, together
+from pellucid.concurrency.race import OutOfTime, race, shielded, together
 from pellucid.errors import JournalError, PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
@@ -21,6 +21,7 @@ from pellucid.run.background import callbacks, new_call, start
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, permit, resolve
 from pellucid.run.external import enqueued, external_call, new_request
 from pellucid.run.invocation import function_of, observed_call, out_of_time, progress_of
+from pellucid.run.journal import Journal
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
@@ -134,13 +135,18 @@ async def _journalled(run: Run, call: Call) -> _Outcome:
 
 async def _execute(run: Run, call: Call) -> _Outcome:
     """Run one call within its boundary, unless it must wait for a person first."""
-    decided = await _decided(run, call)
+    with _recorded(run, call):
+        decided = await decide(run, call)
+    run.check_open()
     if isinstance(decided, Waiting):
         return decided
     call = decided
     note = call.approval.note if call.approval is not None else None
     if run.journal is not None and call.must_not_repeat:
-        await write_started(run, call.id, call.request.name)
+        with _recorded(run, call):
+            await write_started(run, call.id, call.request.name)
+            await checkpoint()  # no tool begins in a run that was stopped meanwhile: its result would be lost
+        run.check_open()
     with _observed(run, call) as b:
         b.input(call.request.arguments)
         try:
@@ -180,18 +186,17 @@ def _record_waiting(b: Boundary, value: Suspended | Enqueued) -> None:
     b.output({"approvals": approvals, **({"external": external} if external else {})})
 
 
-async def _decided(run: Run, call: Call) -> Call | Waiting:
-    """Decide about a call. If the run ends meanwhile, the call gets its span here."""
+@contextmanager
+def _recorded(run: Run, call: Call) -> Iterator[None]:
+    """Give the call its span here if the run ends before the tool begins."""
     try:
-        decided = await decide(run, call)
+        yield
     except BaseException:
         if not run.closed:
             with _observed(run, call) as b:
                 b.input(call.request.arguments)
                 raise
         raise
-    run.check_open()
-    return decided
 
 
 async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: Call) -> Any:
@@ -268,8 +273,14 @@ async def _enqueue(
     if registration == "new":
         await work()
         if run.journal is not None:
-            await run.journal.dispatched(request.result_id)
+            return await shielded(_mark_dispatched, run, run.journal, b, request)
     return enqueued(run, b, request, registration)
+
+
+async def _mark_dispatched(run: Run, journal: Journal, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
+    """Mark a call as dispatched, and emit it: a later pass does neither."""
+    await journal.dispatched(request.result_id)
+    return enqueued(run, b, request, "new")
 
 
 def _reject_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:

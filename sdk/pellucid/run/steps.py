@@ -1,4 +1,7 @@
-"""Write the steps of a durable run to its journal; every function does nothing for a run without a journal."""
+"""Write the steps of a durable run to its journal; every function does nothing for a run without a journal.
+
+What has happened is written to the end, also if the run is stopped meanwhile: it would happen again, or be lost.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Any
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, get_current_span
 
 from pellucid.approvals.checkpoint import Checkpoint, trace_of
+from pellucid.concurrency.race import shielded
 from pellucid.messages import Message, ToolResult, dump_messages, dump_part
 from pellucid.models import ModelResponse
 from pellucid.run.external import requests_of
-from pellucid.run.journal import ANSWER, RESULT, STARTED
+from pellucid.run.journal import ANSWER, RESULT, STARTED, Journal
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.state import Run
 
@@ -73,7 +77,8 @@ async def write_answer(
         "can_repair": can_repair,
         "stop": stop,
     }
-    await run.journal.write(ANSWER, f"{run.scope.iteration}{':closing' if stop is not None else ''}", value)
+    key = f"{run.scope.iteration}{':closing' if stop is not None else ''}"
+    await shielded(run.journal.write, ANSWER, key, value)
     conversation.journalled = len(conversation.messages)
 
 
@@ -102,12 +107,16 @@ async def write_result(run: Run, call_id: str, outcome: ToolResult | Waiting | S
     else:
         notes = {call_id: outcome.note} if outcome.note is not None else {}
         pending = {"approvals": list(outcome.approvals), "nested": {call_id: outcome.checkpoint}, "notes": notes}
+    await shielded(_write_result, run, run.journal, call_id, pending)
+
+
+async def _write_result(run: Run, journal: Journal, call_id: str, pending: dict[str, Any]) -> None:
     async with run.writing:  # the states of calls that run at the same time are written in the order of their times
         value = {
             "call_id": call_id,
             "state": state_of(run, INVALID_SPAN_CONTEXT, "", (), has_pins=False, **pending).partial(),
         }
-        await run.journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
+        await journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
 
 
 def _span() -> SpanContext:

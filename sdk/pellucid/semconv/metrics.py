@@ -182,6 +182,12 @@ MCP_OPERATION_DURATION: Final = _duration(
 MCP_SESSION_DURATION: Final = _duration(
     "mcp.client.session.duration", "Time that a connection to an MCP server was open.", _MCP, MCP_BUCKETS
 )
+MCP_CONNECT_DURATION: Final = _duration(
+    "pellucid.mcp.connect.duration",
+    "Time to connect to an MCP server: from the opening of the transport to the end of the handshake.",
+    (PROVIDER_ID, PROVIDER_KIND, ERROR_TYPE),
+    MCP_BUCKETS,
+)
 AGENT_DURATION: Final = _duration(
     "gen_ai.invoke_agent.duration",
     "Duration of a run.",

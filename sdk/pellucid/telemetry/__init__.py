@@ -10,7 +10,7 @@ from pellucid.telemetry.observable import Observable
 from pellucid.telemetry.phases import AWAIT, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
 from pellucid.telemetry.pipeline import Listener, Pipeline, TelemetryOptions, current_default
 from pellucid.telemetry.recording import Recorded
-from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope
+from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope, shared_scope
 
 __all__ = [
     "AWAIT",
@@ -37,6 +37,7 @@ __all__ = [
     "enter_scope",
     "leave_scope",
     "once",
+    "shared_scope",
 ]
 
 if TYPE_CHECKING:

@@ -122,6 +122,10 @@ class Boundary:
         """Mark the phase as failed although it returns, such as a tool whose failure is a result for the model."""
         self._error = error
 
+    def end_at(self, end: int) -> None:
+        """Set an end before the exit of the context, in nanoseconds, from `scope.now()`."""
+        self._end_time = end
+
     def link(self, other: SpanContext) -> None:
         """Link to the span that did the work."""
         self._scope.guarded("span", self.span.add_link, other)

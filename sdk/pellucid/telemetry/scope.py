@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import anyio
 from opentelemetry import metrics, trace
@@ -24,7 +24,7 @@ from pellucid.telemetry.listeners import Fault, Listeners
 from pellucid.telemetry.log_lines import LogLines
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.phases import PAYLOADS
-from pellucid.telemetry.pipeline import CatalogSink, Pipeline, complete
+from pellucid.telemetry.pipeline import CatalogSink, Pipeline, complete, current_default
 from pellucid.telemetry.recording import Recorder
 from pellucid.text import clean
 from pellucid.types import JSONValue
@@ -260,6 +260,34 @@ _current: ContextVar[Scope | None] = ContextVar("pellucid_scope", default=None)
 def current_scope() -> Scope:
     """Return the scope of the current run, or a new one that belongs to no run."""
     return _current.get() or Scope()
+
+
+SHARED_FOR: Final = 10.0
+"""Seconds for which a scope is shared; its clock follows the wall clock only when it is made."""
+
+
+class _Shared(NamedTuple):
+    """Scope that belongs to no run, and what it was made from."""
+
+    scope: Scope
+    sources: tuple[object, ...]
+    expires: float
+
+
+_shared: Final[list[_Shared]] = []
+
+
+def shared_scope() -> Scope:
+    """Return the scope of the current run, or one that belongs to no run and that others use at the same time."""
+    if (scope := _current.get()) is not None:
+        return scope
+    sources = (current_default(), trace.get_tracer_provider(), metrics.get_meter_provider())
+    now = time.monotonic()
+    known = _shared[0] if _shared else None
+    if known is None or now > known.expires or any(a is not b for a, b in zip(known.sources, sources, strict=True)):
+        known = _Shared(Scope(), sources, now + SHARED_FOR)
+        _shared[:] = [known]
+    return known.scope
 
 
 enter_scope: Final = _current.set

@@ -46,6 +46,7 @@ ELSEWHERE: Final = (
     semconv.DURABLE_SETTLEMENTS.name, semconv.EXTERNAL_LATE.name,  # the dispatch
     semconv.DURABLE_DUE_WAIT.name,  # the submission of the run
     semconv.HTTP_SERVER_DURATION.name, semconv.DURABLE_CALLBACKS.name,
+    semconv.MCP_CONNECT_DURATION.name,  # who connects
 )  # fmt: skip
 """Metrics whose exemplars may lead to a span of another process, or of no phase."""
 OPERATIONS: Final[Mapping[str, str]] = {
@@ -195,7 +196,8 @@ def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], fl
 
 def _judged(seen: Seen, objectives: Mapping[Any, float]) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
     objective = objectives.get(seen.attributes.get(semconv.PROVIDER_ID))
-    if seen.phase.name == semconv.DISCOVERY and objective is not None:
+    is_judged = seen.phase.name == semconv.DISCOVERY and seen.attributes.get(semconv.DISCOVERY_CACHE) != "validation"
+    if is_judged and objective is not None:
         yield semconv.DISCOVERY_OVER_OBJECTIVE, {}, int(seen.seconds > objective)
 
 

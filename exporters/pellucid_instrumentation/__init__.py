@@ -1,0 +1,52 @@
+"""Pellucid's telemetry for agents that were not written with Pellucid: the MCP client below their frameworks.
+
+```python
+from pellucid_instrumentation import Hub, instrument
+
+instrument(hubs={"mcp.example.com/*": Hub("search", objective=0.5)})
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pellucid_instrumentation.hubs import Endpoint, Hub, Hubs
+
+if TYPE_CHECKING:
+    from pellucid_instrumentation.instrumentor import PellucidInstrumentor
+
+__all__ = ["Endpoint", "Hub", "Hubs", "instrument", "uninstrument"]
+
+
+def instrument(hubs: Hubs | None = None) -> None:
+    """Observe all requests of the MCP SDK's client, in any framework, before or after these are imported.
+
+    A further call, or one under `opentelemetry-instrument`, replaces the hubs.
+
+    Args:
+        hubs: Ids and objectives of hubs, by pattern of a server's name, place or URL (`*` matches anything); or a
+            function that returns them for an endpoint. Without, the variable `PELLUCID_HUBS` is read, as JSON.
+
+    Raises:
+        ConfigError: a hub is invalid, the variable is, or the extra `instrumentation` is not installed.
+    """
+    instrumentor = _instrumentor()
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
+    instrumentor.instrument(hubs=hubs)
+
+
+def uninstrument() -> None:
+    """Restore the MCP SDK and the frameworks."""
+    _instrumentor().uninstrument()
+
+
+def _instrumentor() -> PellucidInstrumentor:
+    from pellucid.errors import ConfigError
+
+    try:
+        from pellucid_instrumentation.instrumentor import PellucidInstrumentor
+    except ModuleNotFoundError as error:
+        raise ConfigError("instrument() needs more packages: pip install 'pellucid[instrumentation]'") from error
+    return PellucidInstrumentor()

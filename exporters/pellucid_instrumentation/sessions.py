@@ -1,0 +1,206 @@
+"""Sessions with MCP servers, as their requests show them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+from opentelemetry.util.types import AttributeValue
+
+from pellucid import semconv
+from pellucid.telemetry import Scope, shared_scope
+from pellucid_instrumentation import messages
+from pellucid_instrumentation.exchanges import Exchange, Listing, Page, call_of
+from pellucid_instrumentation.failures import error_type_of
+from pellucid_instrumentation.faults import guarded
+from pellucid_instrumentation.patches import Patches
+from pellucid_instrumentation.transports import Link, Transports, is_own
+
+_calling: Final[ContextVar[object]] = ContextVar("pellucid_mcp_calling", default=None)
+"""Session whose `call_tool` runs in this context."""
+
+
+class Session:
+    """State of a session.
+
+    Attributes:
+        link: Its connection.
+        attributes: Span attributes of requests.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.attributes: dict[str, AttributeValue] = link.attributes
+        self._listing: Listing | None = None
+        self._scope: Scope = shared_scope()
+        self._start: int | None = None
+
+    def connecting(self) -> None:
+        """Note that a handshake starts."""
+        self.link.connect()
+
+    def connected(self, version: str | None, info: Any) -> None:
+        """Note that the handshake has succeeded."""
+        known = {
+            semconv.MCP_PROTOCOL_VERSION: version,
+            semconv.MCP_SERVER_NAME: getattr(info, "name", None),
+            semconv.MCP_SERVER_VERSION: getattr(info, "version", None),
+        }
+        told: dict[str, AttributeValue] = {name: value for name, value in known.items() if isinstance(value, str)}
+        self.attributes = self.link.attributes | told
+        self.link.connected()
+        if self._start is None:
+            self._start = self._scope.now()
+
+    def exchange(self, method: str, params: Any, *, is_validation: bool) -> Exchange:
+        """Return the observation of a request."""
+        if method == "tools/list":
+            return Page(self, self._listing_for(getattr(params, "cursor", None), is_validation=is_validation))
+        self._abandon()
+        return call_of(self, params) if method == "tools/call" else Exchange(self, method)
+
+    def close(self, error: BaseException | None) -> None:
+        """Record the end of the session."""
+        self._abandon()
+        self.link.close()
+        if self._start is None:
+            return
+        labels = dict(self.attributes)
+        if error is not None:
+            labels[semconv.ERROR_TYPE] = error_type_of(error)
+        allowed = {name: value for name, value in labels.items() if name in semconv.MCP_SESSION_DURATION.attributes}
+        seconds = (self._scope.now() - self._start) / 1e9
+        self._start = None
+        self._scope.count(semconv.MCP_SESSION_DURATION, seconds, allowed, Context())  # no span lasts as long
+
+    def _listing_for(self, cursor: str | None, *, is_validation: bool) -> Listing:
+        """Return the listing that a page continues, or a new one."""
+        if cursor is None or self._listing is None or self._listing.cursor != cursor:
+            self._abandon()
+            self._listing = Listing(self, is_validation=is_validation)
+        return self._listing
+
+    def _abandon(self) -> None:
+        if self._listing is not None:
+            self._listing.abandon()
+            self._listing = None
+
+
+class Sessions:
+    """Sessions of this process."""
+
+    def __init__(self, transports: Transports) -> None:
+        self._transports = transports
+        self._lock = threading.Lock()
+        self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+
+    def patches(self, patches: Patches) -> dict[str, list[Callable[[ModuleType], None]]]:
+        """Return the patches of the client of the MCP SDK."""
+
+        def apply(module: ModuleType) -> None:
+            client = module.ClientSession
+            patches.method(client, "send_request", self._send_request)
+            patches.method(client, "call_tool", self._call_tool)
+            patches.method(client, "__aexit__", self._exit)
+            if hasattr(client, "send_discover"):  # mcp 2.x, where it does not pass `send_request`
+                patches.method(client, "send_discover", self._send_discover)
+                patches.method(client, "adopt", self._adopt)
+
+        return {"mcp.client.session": [apply]}
+
+    def _of(self, session: Any) -> Session:
+        with self._lock:
+            if (known := self._sessions.get(session)) is None:
+                known = self._sessions[session] = Session(self._transports.link_of(session))
+            return known
+
+    async def _send_request(
+        self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        request = args[0] if args else kwargs.get("request")
+        if is_own():
+            return await wrapped(*args, **kwargs)
+        method = guarded(messages.method_of, request)
+        if method is not None and method[0] == "initialize":
+            return await self._initialize(wrapped, session, args, kwargs)
+        exchange = guarded(self._start, session, *method) if method is not None else None
+        if exchange is None:
+            return await wrapped(*args, **kwargs)
+        token = otel_context.attach(exchange.context)
+        is_abandoned = False
+        try:
+            result = await wrapped(*args, **kwargs)
+        except BaseException as error:
+            is_abandoned = isinstance(error, GeneratorExit)  # collected, in another context
+            guarded(exchange.failed, error)
+            raise
+        finally:
+            if not is_abandoned:
+                otel_context.detach(token)
+        guarded(exchange.succeeded, result)
+        return result
+
+    def _start(self, session: Any, method: str, params: Any) -> Exchange:
+        return self._of(session).exchange(method, params, is_validation=_calling.get() is session)
+
+    async def _initialize(
+        self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        known = guarded(self._connecting, session)
+        try:
+            result = await wrapped(*args, **kwargs)
+        except BaseException as error:
+            if known is not None:
+                guarded(known.link.connected, error)
+            raise
+        if known is not None:
+            guarded(lambda: known.connected(messages.protocol_version(result), messages.server_info(result)))
+        return result
+
+    async def _send_discover(
+        self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        known = guarded(self._connecting, session) if not is_own() else None
+        try:
+            return await wrapped(*args, **kwargs)
+        except BaseException as error:
+            if known is not None:
+                guarded(known.link.refused, error)
+            raise
+
+    def _adopt(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = wrapped(*args, **kwargs)
+        if not is_own():
+            guarded(lambda: self._of(session).connected(session.protocol_version, session.server_info))
+        return result
+
+    async def _call_tool(
+        self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        token = _calling.set(session)
+        try:
+            return await wrapped(*args, **kwargs)
+        finally:
+            _calling.reset(token)
+
+    async def _exit(
+        self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        with self._lock:
+            known = self._sessions.get(session)
+        try:
+            return await wrapped(*args, **kwargs)
+        finally:
+            if known is not None:
+                guarded(known.close, args[1] if len(args) > 1 else None)
+
+    def _connecting(self, session: Any) -> Session:
+        known = self._of(session)
+        known.connecting()
+        return known

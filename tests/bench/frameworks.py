@@ -1,0 +1,176 @@
+"""Run the examples of other frameworks instrumented, each with its current packages in an environment of its own.
+
+`make test-frameworks` checks what `tests/frameworks/program.py` looks at in each, prints what was installed, and lets
+two of them page for a slow hub and a hanging one on a real Prometheus. `ARGS="strands fastmcp"` selects frameworks;
+`ARGS="--spans"` prints the spans without and with Pellucid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from support.shipped_rules import page_for_a_slow_and_a_hanging_hub
+
+ROOT: Final = Path(__file__).parents[2]
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pellucid" / "frameworks"
+PROGRAM: Final = ROOT / "tests" / "frameworks" / "program.py"
+INSTRUMENTED: Final = "from mcp import ClientSession; ClientSession.send_request.__wrapped__"
+PACKAGE: Final = "mcp_server_time"
+ADAPTERS: Final = ROOT / "tests" / "adapters"
+WITHIN: Final = 300
+WORKERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework.
+
+    Attributes:
+        example: File in `examples/frameworks`.
+        packages: What is installed; the first one is the framework.
+        hub: Id of the hub over stdio: its name in the framework, else the package.
+        pages: Whether its alerts are tried on a real Prometheus.
+        adapter: Program in `tests/adapters` that tries our adapter for it.
+    """
+
+    example: str
+    packages: tuple[str, ...]
+    hub: str = "clock"
+    pages: bool = False
+    adapter: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the package."""
+        return _bare(self.packages[0])
+
+    @property
+    def file(self) -> Path:
+        """The example."""
+        return ROOT / "examples" / "frameworks" / f"{self.example}.py"
+
+
+FRAMEWORKS: Final = (
+    Framework("pydantic_ai_agent", ("pydantic-ai-slim[mcp]",), pages=True, adapter="pydantic_ai_both_ways"),
+    Framework("openai_agents", ("openai-agents",), adapter="openai_agents_ours"),
+    Framework("langchain_agent", ("langchain-mcp-adapters", "langchain"), pages=True, adapter="langchain_both_ways"),
+    Framework("fastmcp_client", ("fastmcp",), hub=PACKAGE),
+    Framework("google_adk", ("google-adk", "mcp"), hub=PACKAGE),
+    Framework("strands_agent", ("strands-agents",), hub=PACKAGE),
+    Framework("agent_framework_agent", ("agent-framework-core", "mcp", "tenacity")),
+    Framework("smolagents_agent", ("smolagents[mcp]", "mcp<2"), hub=PACKAGE),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all; return 1 if one fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="names of packages (default: all)")
+    parser.add_argument("--spans", action="store_true", help="print the spans without and with Pellucid")
+    options = parser.parse_args(arguments)
+    chosen = [one for one in FRAMEWORKS if not options.names or one.name in options.names]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(ROOT)]
+        subprocess.run(command, check=True)
+        [wheel] = Path(folder).glob("*.whl")
+        failures = sum(pool.map(lambda one: _try(one, wheel, spans=options.spans), chosen))
+    print(f"\n{failures} failed")
+    return min(failures, 1)
+
+
+def environment(framework: Framework, wheel: Path) -> str:
+    """Return the Python of an environment with a framework, which is made if it does not exist, and this package."""
+    packages, ours = [*framework.packages, "mcp-server-time"], _dependencies()
+    key = hashlib.sha256(" ".join([*packages, *ours, sys.version]).encode()).hexdigest()[:16]
+    folder = CACHE / f"{framework.name}-{key}"
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if not (folder / "complete").exists():
+        venv.create(folder, clear=True, with_pip=True)
+        subprocess.run([*pip, *packages], check=True)
+        # What the framework brought stays, lest an older version of it be chosen instead.
+        versions = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
+        (folder / "versions.txt").write_text(versions)
+        subprocess.run([*pip, "--constraint", str(folder / "versions.txt"), *ours], check=True)
+        (folder / "complete").touch()
+    subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
+    return str(folder / "bin" / "python")
+
+
+def _dependencies() -> list[str]:
+    """Return what this package needs; of OpenTelemetry whichever version the framework allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["instrumentation"]]
+    return [_bare(one) if one.startswith("opentelemetry") else one for one in needed]
+
+
+def _bare(requirement: str) -> str:
+    return re.split(r"[\[<>=!~ ]", requirement)[0]
+
+
+def _try(framework: Framework, wheel: Path, *, spans: bool) -> bool:
+    """Check one framework, print what was found, and return whether it failed."""
+    try:
+        python = environment(framework, wheel)
+        table = _run(python, str(framework.file))
+        assert re.search(rf"^{framework.hub} .* ok$", table, re.MULTILINE), table
+        _run(str(Path(python).with_name("opentelemetry-instrument")), python, "-c", INSTRUMENTED)
+        if framework.adapter is not None:
+            _run(python, str(ADAPTERS / f"{framework.adapter}.py"))
+        packages = [framework.name, "mcp", "opentelemetry-sdk"]
+        found = json.loads(_run(python, str(PROGRAM), str(framework.file), *packages).splitlines()[-1])
+        if framework.pages:
+            with tempfile.TemporaryDirectory() as folder:
+                page_for_a_slow_and_a_hanging_hub([python], framework.file, Path(folder), **_environ())
+    except (subprocess.SubprocessError, AssertionError, pytest.fail.Exception) as error:
+        output = getattr(error, "stderr", None) or ""
+        print(f"\n{framework.name}: FAILED: {error}\n{output[-4000:]}", flush=True)
+        return True
+    print(f"\n{_report(framework, found, spans=spans)}", flush=True)
+    return False
+
+
+def _report(framework: Framework, found: dict[str, Any], *, spans: bool) -> str:
+    after, before = found["after"], found["before"]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    lines = [
+        versions,
+        f"  discover_tools: {after['discover_tools']}, {after['in the trace of the run']} in the trace of the run",
+        f"  connects: {after['connects']}; the call is in the span {after['span of the call']!r}",
+        f"  our adapter: {'works' if framework.adapter is not None else 'none'}",
+        f"  a hanging hub was seen after {found['age']} s"
+        + ("; ToolHubSlow and ToolHubHanging have fired" if framework.pages else ""),
+    ]
+    if spans:
+        lines += [f"  without: {', '.join(before['spans'])}", f"  with: {', '.join(after['spans'])}"]
+    return "\n".join(lines)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(
+        command, env=_environ(), timeout=WITHIN, check=True, capture_output=True, text=True
+    ).stdout  # fmt: skip
+
+
+def _environ() -> dict[str, str]:
+    """Return the environment without the modules of this process."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

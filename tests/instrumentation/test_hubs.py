@@ -1,0 +1,136 @@
+"""What hubs are called, and what instrumenting changes in the MCP SDK, and when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+from typing import Any
+
+import mcp.client.stdio
+import mcp.client.streamable_http
+import pytest
+from mcp import ClientSession
+
+from pellucid.errors import ConfigError
+from pellucid_instrumentation import Endpoint, Hub, instrument, uninstrument
+from support.processes import PATIENCE, run_python
+
+URL = "https://ann:secret@mcp.example.com/mcp/?key=secret#secret"
+
+
+@pytest.mark.parametrize(
+    ("url", "id_"),
+    [
+        (URL, "mcp.example.com/mcp"),
+        ("https://mcp.example.com:443/mcp", "mcp.example.com/mcp"),
+        ("http://127.0.0.1:8000/mcp", "127.0.0.1:8000/mcp"),
+        ("https://mcp.example.com/s/9f2c41aa7be04d1c9f2c41aa/mcp", "mcp.example.com/s/*/mcp"),
+        ("http://[::1", "mcp.http"),
+    ],
+)
+def test_a_url_names_a_hub_by_host_and_path(url: str, id_: str) -> None:
+    """Without what may be secret: user, query, and parts of the path that look like tokens."""
+    assert Endpoint(kind="mcp.http", url=url).default_id == id_
+
+
+@pytest.mark.parametrize(
+    ("command", "id_"),
+    [
+        ("uvx mcp-server-time --local-timezone=UTC", "mcp-server-time"),
+        ("uvx --from mcp-server-time==1.2 server secret", "mcp-server-time"),
+        ("uv tool run mcp-server-git@1.2 --repository secret", "mcp-server-git"),
+        ("/usr/bin/python3.12 -u -m mcp_server_time secret", "mcp_server_time"),
+        ("python /srv/secret/server.py --token secret", "python server.py"),
+        ("python -c secret", "python"),
+        ("npx -y @scope/server@1.2.3 secret", "@scope/server"),
+        ("npx --token secret @scope/server", "npx"),
+        ("docker run -i --rm -e TOKEN=secret ghcr.io/owner/server:1", "ghcr.io/owner/server:1"),
+        (r"C:\tools\node.exe C:\secret\index.js", "node index.js"),
+        ("/opt/server --token secret", "server"),
+        ("uvx https://ann:secret@example.com/x", "uvx"),
+    ],
+)
+def test_a_command_names_a_hub_by_program_and_package(command: str, id_: str) -> None:
+    """Never by another argument."""
+    endpoint = Endpoint(kind="mcp.stdio", command=tuple(command.split(" ")))
+    assert endpoint.default_id == id_
+    assert "secret" not in repr(endpoint)
+
+
+@pytest.mark.parametrize(
+    "hubs", [{"*": 0}, {"*": None, "x": True}, {"*": Hub("a"), "x": ""}, {"x": [1]}], ids=["0", "bool", "empty", "list"]
+)
+def test_a_hub_that_is_none_is_refused(hubs: Any) -> None:
+    """At once, and nothing is instrumented."""
+    with pytest.raises(ConfigError):
+        instrument(hubs=hubs)
+    assert "send_request" in vars(ClientSession)
+    assert not hasattr(ClientSession.send_request, "__wrapped__")
+
+
+@pytest.mark.parametrize("text", ["x", "[1]", '{"*": {"name": "x"}}'])
+def test_a_variable_that_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """The error names it."""
+    monkeypatch.setenv("PELLUCID_HUBS", text)
+    with pytest.raises(ConfigError, match="PELLUCID_HUBS"):
+        instrument()
+
+
+def test_uninstrument_leaves_no_wrapper() -> None:
+    """The class and the functions that open transports are what they were, also after a second time."""
+
+    def state() -> Any:
+        functions: Any = (mcp.client.stdio.stdio_client, mcp.client.streamable_http.streamable_http_client)
+        return dict(vars(ClientSession)), [function.__closure__[0].cell_contents for function in functions]
+
+    before = state()
+    for _ in range(2):
+        instrument()
+        assert state() != before
+        uninstrument()
+        assert state() == before
+
+
+def test_a_further_call_replaces_the_hubs(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as one in a program that `opentelemetry-instrument` runs; nothing is wrapped twice."""
+    instrument({"*": 1})
+    once: Any = ClientSession.send_request
+    instrument({"*": 2})
+    twice: Any = ClientSession.send_request
+    uninstrument()
+    assert twice.__wrapped__ is once.__wrapped__
+    assert caplog.messages == []
+
+
+def test_before_the_sdk_is_imported() -> None:
+    """What is imported later is instrumented then."""
+    script = dedent("""
+        import sys
+
+        from pellucid_instrumentation import instrument, uninstrument
+
+        instrument(hubs={"*": 0.5})
+        assert "mcp" not in sys.modules
+        from mcp import ClientSession
+
+        assert hasattr(ClientSession.send_request, "__wrapped__")
+        uninstrument()
+        assert not hasattr(ClientSession.send_request, "__wrapped__")
+    """)
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=PATIENCE)
+
+
+def test_as_an_entry_point_finds_it() -> None:
+    """`opentelemetry-instrument` instruments without arguments, and reads the variable."""
+    run_python(
+        """
+        from pellucid_instrumentation.instrumentor import PellucidInstrumentor
+
+        PellucidInstrumentor().instrument(skip_dep_check=True)
+        from mcp import ClientSession
+
+        assert hasattr(ClientSession.send_request, "__wrapped__")
+        """,
+        PELLUCID_HUBS='{"mcp.example.com/*": {"id": "search", "objective": 0.5}, "*": 1}',
+    )

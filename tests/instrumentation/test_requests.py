@@ -1,0 +1,197 @@
+"""Requests of any MCP client have our spans and measurements, once each."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from mcp import Client
+from opentelemetry import trace
+from opentelemetry.trace import format_trace_id
+
+from pellucid import Agent, ToolCall, semconv
+from pellucid.mcp import MCPProvider
+from pellucid.testing import ScriptedModel
+from pellucid_instrumentation import Endpoint, Hub
+from support.http_hub import http_hub
+from support.mcp_clients import instrumented, list_all, over_http, over_stdio
+from support.mcp_servers import modern_server
+from support.runs import attributes, ending, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pellucid_exporters.testing import Captured
+    from support.http_hub import HttpHub
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.integration,
+    # The MCP SDK leaves the generators of HTTP event streams half read. trio mentions it, asyncio does not.
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
+]
+
+NONE = {"pellucid_discovery_cache": "none"}
+
+
+@pytest.fixture
+def hub() -> Iterator[HttpHub]:
+    """Serve over HTTP, at once unless the test changes that."""
+    with http_hub() as server:
+        yield server
+
+
+async def test_one_hub_in_connect_list_and_call(telemetry: Captured, hub: HttpHub) -> None:
+    """Host and path name it before the handshake and after; the query, which has secrets, is nowhere."""
+    with instrumented():
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            assert await list_all(session) == ["search", "count"]
+            await session.call_tool("search", {"text": "x"})
+    name = f"127.0.0.1:{hub.server_port}/mcp"
+    assert telemetry.histogram(semconv.MCP_CONNECT_DURATION, pellucid_provider_id=name).count == 1
+    listing, call = telemetry.span(f"discover_tools {name}"), telemetry.span("execute_tool search")
+    assert attributes(listing)[semconv.PROVIDER_ID] == attributes(call)[semconv.PROVIDER_ID] == name
+    assert attributes(call)[semconv.MCP_SERVER_NAME] == "catalogue"
+    assert attributes(call)[semconv.SERVER_PORT] == hub.server_port
+    assert telemetry.histogram(semconv.TOOL_DURATION, pellucid_provider_id=name).count == 1
+    assert telemetry.histogram(semconv.MCP_SESSION_DURATION).count == 1
+    assert telemetry.value(semconv.CATALOG_SIZE, pellucid_provider_id=name) == 2
+    assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id=name) > 0
+    assert "secret" not in repr([(span.name, attributes(span)) for span in telemetry.spans])
+
+
+async def test_pages_of_one_listing_are_one(telemetry: Captured, hub: HttpHub) -> None:
+    """Each page is a request; the listing is one round trip, also if nobody asks for its second page."""
+    with instrumented({"*": "pages"}):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            await list_all(session)
+            await session.list_tools()
+            await session.list_tools()
+    counts = [attributes(span)[semconv.DISCOVERY_TOOL_COUNT] for span in telemetry.find("discover_tools pages")]
+    assert counts == [2, 1, 1]
+    assert telemetry.histogram(semconv.DISCOVERY_DURATION, **NONE).count == 3
+    assert telemetry.histogram(semconv.MCP_OPERATION_DURATION, mcp_method_name="tools/list").count == 4
+
+
+async def test_a_listing_that_checks_a_result_is_no_discovery(telemetry: Captured) -> None:
+    """The MCP SDK makes it within the call of a tool that it does not know."""
+    with instrumented({"*": Hub("time", objective=1e-9)}):
+        async with over_stdio(sys.executable, "-m", "mcp_server_time") as session:
+            await session.initialize()
+            await session.call_tool("get_current_time", {"timezone": "UTC"})
+    [listing] = telemetry.find("discover_tools time")
+    assert attributes(listing)[semconv.DISCOVERY_CACHE] == "validation"
+    assert not [point for point in telemetry.metrics if point.name == semconv.DISCOVERY_OVER_OBJECTIVE.name]
+
+
+async def test_the_framework_has_a_span_of_the_call(telemetry: Captured, hub: HttpHub) -> None:
+    """It is completed, and there is no second one; that of another tool, around it, is left alone."""
+    telemetry.is_checked = False  # the check knows nothing of spans that are not ours
+    tracer = telemetry.tracer_provider.get_tracer("framework")
+    call = {semconv.OPERATION_NAME: semconv.EXECUTE_TOOL}
+    with instrumented({"*": "hub"}):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            with tracer.start_as_current_span("tool", attributes={**call, semconv.TOOL_NAME: "research"}):
+                await session.call_tool("search", {})
+            with tracer.start_as_current_span("tool", attributes={**call, semconv.TOOL_NAME: "web_search"}) as span:
+                await session.call_tool("search", {})
+    own = telemetry.span("execute_tool search")
+    other, completed = telemetry.find("tool")
+    assert attributes(completed)[semconv.PROVIDER_ID] == "hub"
+    assert semconv.PROVIDER_ID not in attributes(other)
+    assert own.parent is not None
+    assert own.parent.span_id == other.get_span_context().span_id
+    duration = telemetry.histogram(semconv.TOOL_DURATION, gen_ai_tool_name="search")
+    assert duration.count == 2
+    assert format_trace_id(span.get_span_context().trace_id) in {exemplar.trace_id for exemplar in duration.exemplars}
+
+
+async def test_a_listing_belongs_to_the_run_of_its_caller(telemetry: Captured, hub: HttpHub) -> None:
+    """Its span is a child of the current one."""
+    tracer = telemetry.tracer_provider.get_tracer("framework")
+    with instrumented({"*": "hub"}):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            with tracer.start_as_current_span("run") as run:
+                await list_all(session)
+            assert not trace.get_current_span().get_span_context().is_valid
+    listing = telemetry.span("discover_tools hub")
+    assert listing.parent is not None
+    assert listing.parent.span_id == run.get_span_context().span_id
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+async def test_a_hub_that_hangs_has_an_age(telemetry: Captured, hub: HttpHub, method: str) -> None:
+    """It is seen before the request ends, whether the hub hangs while one connects or lists; then it is 0."""
+    hub.delays[method] = 600
+
+    def age() -> float:
+        return telemetry.value(semconv.DISCOVERY_INFLIGHT_AGE, pellucid_provider_id="hub")
+
+    async def ask() -> None:
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            await session.list_tools()
+
+    with instrumented({"*": "hub"}):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(60):
+                while method not in hub.requests or age() < 0.05:
+                    await checkpoint()
+            tasks.cancel_scope.cancel()
+    assert age() == 0
+    if method == "tools/list":
+        assert ending(telemetry.span("discover_tools hub")) == ("cancelled", "UNSET", None)
+
+
+async def test_errors_are_those_of_our_own_provider(telemetry: Captured) -> None:
+    """A tool that fails, a request that is refused, and a server that is lost, have our types of errors."""
+    with instrumented({"*": "modern"}):
+        async with Client(modern_server()) as client:
+            await client.session.list_tools()
+            await client.session.call_tool("fail", {})
+            with pytest.raises(Exception, match="not today"):
+                await client.session.call_tool("refuse", {})
+    assert ending(telemetry.span("execute_tool fail")) == ("failed", "ERROR", "tool_error")
+    assert ending(telemetry.span("execute_tool refuse")) == ("failed", "ERROR", "-32042")
+
+
+async def test_a_server_that_cannot_be_started(telemetry: Captured) -> None:
+    """The failure to connect is measured, with the id that the hub always has."""
+    with instrumented(), pytest.raises(OSError, match="no-such-program"):
+        async with over_stdio("/opt/no-such-program", "--token=secret"):
+            pytest.fail("it does not exist")
+    failed = telemetry.histogram(semconv.MCP_CONNECT_DURATION, error_type="FileNotFoundError")
+    assert failed.attributes["pellucid.provider.id"] == "no-such-program"
+
+
+async def test_our_own_provider_is_not_observed_twice(telemetry: Captured, hub: HttpHub) -> None:
+    """It observes itself."""
+    with instrumented({"*": "twice"}):
+        async with MCPProvider.http(hub.url, id="own") as provider:
+            model = ScriptedModel(ToolCall("search", {}), "done")
+            await within(Agent("a", model=model, providers=[provider]).run("x"))
+    assert not [span.name for span in telemetry.spans if "twice" in repr(attributes(span))]
+    assert len(telemetry.find("execute_tool search")) == 1
+    assert telemetry.histogram(semconv.MCP_CONNECT_DURATION).attributes["pellucid.provider.id"] == "own"
+
+
+async def test_a_hook_that_raises_fails_no_call(telemetry: Captured, hub: HttpHub) -> None:
+    """It is counted, and the hub has the id that it has without the hook."""
+
+    def choose(endpoint: Endpoint) -> Any:
+        raise ZeroDivisionError
+
+    with instrumented(choose):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            assert await list_all(session) == ["search", "count"]
+    assert len(telemetry.find(f"discover_tools 127.0.0.1:{hub.server_port}/mcp")) == 1
+    assert telemetry.value(semconv.TELEMETRY_ERRORS, pellucid_telemetry_part="instrumentation") == 1
