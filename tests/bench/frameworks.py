@@ -70,9 +70,9 @@ FRAMEWORKS: Final = (
     Framework("pydantic_ai_agent", ("pydantic-ai-slim[mcp]",), pages=True, adapter="pydantic_ai_both_ways"),
     Framework("openai_agents", ("openai-agents",), adapter="openai_agents_ours"),
     Framework("langchain_agent", ("langchain-mcp-adapters", "langchain"), pages=True, adapter="langchain_both_ways"),
-    Framework("fastmcp_client", ("fastmcp",), hub=PACKAGE),
-    Framework("google_adk", ("google-adk", "mcp"), hub=PACKAGE),
-    Framework("strands_agent", ("strands-agents",), hub=PACKAGE),
+    Framework("fastmcp_client", ("fastmcp",), hub=PACKAGE, adapter="fastmcp_theirs"),
+    Framework("google_adk", ("google-adk", "mcp"), hub=PACKAGE, adapter="google_adk_ours"),
+    Framework("strands_agent", ("strands-agents",), hub=PACKAGE, adapter="strands_ours"),
     Framework("agent_framework_agent", ("agent-framework-core", "mcp", "tenacity")),
     Framework("smolagents_agent", ("smolagents[mcp]", "mcp<2"), hub=PACKAGE),
 )

@@ -1,0 +1,70 @@
+"""Strands: a provider as a tool provider of its agents."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from strands.tools import ToolProvider as StrandsProvider
+from strands.types._events import ToolResultEvent
+from strands.types.tools import AgentTool
+
+from pellucid.adapters.content import observed, text_of
+from pellucid.messages import BlobPart, ToolResult
+from pellucid.observed import ObservedProvider
+from pellucid.providers import ToolProvider
+from pellucid.tools import Tool
+
+__all__ = ["PellucidTools"]
+
+
+class PellucidTools(StrandsProvider):
+    """Tools of a provider, or of the result of `observe`, for agents of Strands: `Agent(tools=[...])`.
+
+    Strands lists the tools once, when the agent is made. Calls of tools with `needs_approval` are refused.
+    """
+
+    def __init__(self, provider: ToolProvider[None]) -> None:
+        self._provider = observed(provider)
+
+    async def load_tools(self, **kwargs: Any) -> Sequence[AgentTool]:
+        """List the tools."""
+        return [_PellucidTool(self._provider, tool) for tool in await self._provider.list_tools()]
+
+    def add_consumer(self, consumer_id: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    def remove_consumer(self, consumer_id: Any, **kwargs: Any) -> None:
+        """Do nothing: the provider belongs to the application."""
+
+
+class _PellucidTool(AgentTool):
+    tool_type = "pellucid"
+    tool_name = ""
+    tool_spec: Any = None
+
+    def __init__(self, provider: ObservedProvider[None], tool: Tool[Any]) -> None:
+        super().__init__()
+        self._provider = provider
+        self.tool_name = tool.name
+        schema = {"json": tool.input_schema}
+        self.tool_spec = {"name": tool.name, "description": tool.description or tool.name, "inputSchema": schema}
+
+    async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Call the tool."""
+        call_id = tool_use["toolUseId"]
+        result = await self._provider.call_tool(self.tool_name, tool_use["input"], tool_call_id=call_id)
+        status = "error" if result.is_error else "success"
+        yield ToolResultEvent({"toolUseId": call_id, "status": status, "content": _content(result)})
+
+
+def _content(result: ToolResult) -> list[dict[str, Any]]:
+    if not isinstance(result.response, tuple):
+        return [{"json": result.response}] if isinstance(result.response, dict) else [{"text": text_of(result)}]
+    return [
+        {"image": {"format": part.mime_type.partition("/")[2], "source": {"bytes": base64.b64decode(part.content)}}}
+        if isinstance(part, BlobPart) and part.modality == "image" and part.mime_type
+        else {"text": text_of(ToolResult(result.id, (part,)))}
+        for part in result.response
+    ]
