@@ -23,7 +23,7 @@ _PACKAGES: Final = ("sdk", "exporters", "dashboards")
 _DOCSTRING: Final = "griffe:"
 """Start of a warning about a docstring."""
 _COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
-_EXAMPLE: Final = re.compile(r"\]\(((?:\.\./)*)\.\./examples/(\w+)\.py\)")
+_EXAMPLE: Final = re.compile(r"\]\(((?:\.\./)*)\.\./examples/([\w/]+)\.py\)")
 
 
 class SiteError(Exception):
@@ -65,9 +65,9 @@ def stage(pages: Path) -> None:
     shutil.copytree(ROOT / "docs", pages)
     for page in pages.rglob("*.md"):
         page.write_text(_EXAMPLE.sub(r"](\1examples/\2.md)", page.read_text()))
-    (pages / "examples").mkdir()
-    for script in (ROOT / "examples").glob("*.py"):
-        page = pages / "examples" / f"{script.stem}.md"
+    for script in (ROOT / "examples").rglob("*.py"):
+        page = (pages / script.relative_to(ROOT)).with_suffix(".md")
+        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(f"# {script.name}\n\n```python\n{script.read_text()}```\n")
 
 

@@ -30,6 +30,7 @@ PUBLIC = (
     "pellucid.testing",
     "pellucid_exporters",
     "pellucid_exporters.testing",
+    "pellucid_instrumentation",
 )
 """Modules of the public API with a list of their names; errors and events are whole modules."""
 
