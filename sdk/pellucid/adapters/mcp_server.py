@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INTERNAL_ERROR,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-)
-from mcp_types import Tool as MCPTool
-
 from pellucid.adapters.content import mcp_result, mcp_tool, observed
 from pellucid.agent import Agent
-from pellucid.errors import DiscoveryError
+from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.failures import error_type_of
 from pellucid.providers import ToolProvider
 from pellucid.providers.wrappers import StaticTools
+
+try:
+    from mcp.server.lowlevel import Server
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import (
+        INTERNAL_ERROR,
+        CallToolRequestParams,
+        CallToolResult,
+        ListToolsResult,
+        PaginatedRequestParams,
+    )
+    from mcp_types import Tool as MCPTool
+except ModuleNotFoundError as error:
+    raise ConfigError("pellucid.adapters.mcp_server needs the MCP SDK: pip install 'pellucid[mcp]'") from error
 
 __all__ = ["agent_tools", "mcp_server"]
 
