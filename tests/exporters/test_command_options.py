@@ -76,6 +76,7 @@ NESTED = """
 alerts relay
 dashboards export
 demo durable
+mcp serve
 rules check
 rules export
 rules thresholds
