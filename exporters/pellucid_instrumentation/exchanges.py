@@ -24,7 +24,7 @@ VALIDATION = "validation"
 
 
 class Peer(Protocol):
-    """What a session knows of the server.
+    """Facts about the server of a session.
 
     Attributes:
         link: The connection.
@@ -64,9 +64,7 @@ class Exchange:
         """Record the duration of the request."""
         errors = {semconv.ERROR_TYPE: error_type, semconv.RPC_RESPONSE_STATUS_CODE: code}
         labels = self._labels | self.peer.attributes | {name: value for name, value in errors.items() if value}
-        allowed = {name: value for name, value in labels.items() if name in semconv.MCP_OPERATION_DURATION.attributes}
-        seconds = (self.scope.now() - self._start) / 1e9
-        self.scope.count(semconv.MCP_OPERATION_DURATION, seconds, allowed, self.context)
+        self.scope.measure(semconv.MCP_OPERATION_DURATION, self._start, labels, self.context)
 
 
 class Entered:
@@ -242,7 +240,7 @@ class ForeignCall(Exchange):
         if error_type is not None and error_type != "cancelled":
             labels[semconv.ERROR_TYPE] = error_type
             self._set({semconv.ERROR_TYPE: error_type})
-        self.scope.count(semconv.TOOL_DURATION, (self.scope.now() - self._start) / 1e9, labels, self.context)
+        self.scope.measure(semconv.TOOL_DURATION, self._start, labels, self.context)
 
     def _set(self, attributes: dict[str, AttributeValue]) -> None:
         if self._span.is_recording():

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, ToolError
-from pellucid.failures import describe
+from pellucid.failures import describe, type_of_code
 from pellucid.failures import error_type_of as type_of
 
 CANCELLED: Final = "cancelled"
@@ -32,8 +32,7 @@ def error_type_of(error: BaseException) -> str:
         return semconv.TIMEOUT
     if code == _CLOSED:
         return "connection_lost"
-    is_standard = -32768 <= code <= -32000 or 100 <= code <= 599  # noqa: PLR2004  (JSON-RPC and HTTP ranges)
-    return str(code) if is_standard else semconv.OTHER
+    return type_of_code(code)
 
 
 def failed_listing(hub: str, error: BaseException) -> BaseException:

@@ -74,10 +74,8 @@ class Session:
         labels = dict(self.attributes)
         if error is not None:
             labels[semconv.ERROR_TYPE] = error_type_of(error)
-        allowed = {name: value for name, value in labels.items() if name in semconv.MCP_SESSION_DURATION.attributes}
-        seconds = (self._scope.now() - self._start) / 1e9
+        self._scope.measure(semconv.MCP_SESSION_DURATION, self._start, labels, Context())  # no span lasts as long
         self._start = None
-        self._scope.count(semconv.MCP_SESSION_DURATION, seconds, allowed, Context())  # no span lasts as long
 
     def _listing_for(self, cursor: str | None, *, is_validation: bool) -> Listing:
         """Return the listing that a page continues, or a new one."""

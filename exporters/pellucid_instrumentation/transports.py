@@ -53,7 +53,7 @@ class Connecting:
         }
         if error is not None:
             labels[semconv.ERROR_TYPE] = error_type_of(error)
-        self._scope.count(semconv.MCP_CONNECT_DURATION, (self._scope.now() - self._start) / 1e9, labels)
+        self._scope.measure(semconv.MCP_CONNECT_DURATION, self._start, labels)
 
     def abandon(self) -> None:
         """Record a connection that was closed before the end of the handshake, with its last error if it had one."""

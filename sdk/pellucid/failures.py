@@ -21,6 +21,7 @@ from pellucid.errors import (
     ToolError,
     UnexpectedExit,
 )
+from pellucid.semconv import OTHER
 
 
 def error_type_of(error: BaseException) -> str:
@@ -125,6 +126,15 @@ _STATUSES: Final[Mapping[int, ErrorKind]] = {
 def kind_of_status(status: int) -> ErrorKind:
     """Return the kind of failure that an HTTP error status stands for."""
     return _STATUSES.get(status) or ("unavailable" if status >= 500 else "invalid_request")  # noqa: PLR2004
+
+
+def type_of_code(code: int) -> str:
+    """Return the value of `error.type` for a code of JSON-RPC.
+
+    Codes that no standard defines become `_OTHER`, to bound the number of time series.
+    """
+    is_standard = -32768 <= code <= -32000 or 100 <= code <= 599  # noqa: PLR2004  (JSON-RPC and HTTP ranges)
+    return str(code) if is_standard else OTHER
 
 
 def describe(error: BaseException) -> str:

@@ -150,7 +150,7 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
         with self._scope(identity) as scope, observed_call(scope, binding, request, scope.now()) as b:
             b.input(arguments)
             try:
-                value = await self._perform(scope, b, catalog, request, deps, approved=approved)
+                value = await self._perform(scope, b, catalog, binding, request, deps, approved=approved)
                 result = await result_of(request, value, self.limits.max_result_bytes)
             except Exception as error:  # noqa: BLE001  (any exception of a tool is a result, as in a run)
                 b.fail(error)
@@ -191,13 +191,13 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
         scope: Scope,
         b: Boundary,
         catalog: Catalog,
+        binding: Binding | None,
         request: ToolCall,
         deps: Any,
         *,
         approved: bool,
     ) -> Any:
         """Check a call, and run the tool within its timeout."""
-        binding = catalog.find_listed(request.name)
         if binding is None:
             raise unknown_tool(request.name, catalog)
         tool, span = binding.tool, b.span.get_span_context()

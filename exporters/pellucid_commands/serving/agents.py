@@ -42,9 +42,14 @@ def load(place: str) -> Any:
     return getattr(module, name, None)
 
 
+def agents_in(found: object) -> list[Agent[Any, Any]]:
+    """Return the agents of an agent or a sequence of agents; none of anything else."""
+    items: list[Any] = list(found) if isinstance(found, list | tuple) else [found]
+    return items if all(isinstance(item, Agent) for item in items) else []
+
+
 def _agents(place: str) -> list[Agent[Any, Any]]:
-    found = load(place)
-    agents = [found] if isinstance(found, Agent) else found
-    if not isinstance(agents, list | tuple) or not agents or not all(isinstance(item, Agent) for item in agents):
+    agents = agents_in(load(place))
+    if not agents:
         raise ConfigError(f"{place!r} is not an agent, nor a list of agents")
-    return list(agents)
+    return agents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from contextlib import redirect_stdout
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from pellucid import Agent, Limits, ToolProvider, observe
+from pellucid import Limits, ToolProvider, observe
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.observed import ObservedProvider
-from pellucid_commands.serving.agents import load
-from pellucid_commands.serving.options import FLUSH, log_to_stderr, port_number, seconds, telemetry_of
+from pellucid_commands.serving.agents import agents_in, load
+from pellucid_commands.serving.options import FLUSH, authentication, log_to_stderr, port_number, seconds, telemetry_of
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ def _provider(options: Namespace) -> ObservedProvider[None]:
 
     with redirect_stdout(sys.stderr):  # standard output is for the protocol
         found = load(options.place)
-    agents = [found] if isinstance(found, Agent) else found
-    if isinstance(agents, list | tuple) and agents and all(isinstance(agent, Agent) for agent in agents):
+    if agents := agents_in(found):
         found = agent_tools(agents)
     elif not isinstance(found, ToolProvider):
         raise ConfigError(f"{options.place!r} is not a tool provider, an agent, nor a list of agents")
@@ -110,18 +108,8 @@ async def _serve_http(app: ASGIApp, options: Namespace) -> None:
 
 
 def _http_app(server: Server[Any], options: Namespace) -> ASGIApp:
-    """Return the application, for callers with the bearer token, or on this machine if there is none."""
-    from pellucid.server import bearer, loopback_only
-    from pellucid.server.callers import TOKEN_VARIABLE
-    from pellucid_commands.serving.serve import LOOPBACK
-
-    has_token = bool(os.environ.get(TOKEN_VARIABLE))
-    if not has_token and options.host not in LOOPBACK:
-        raise ConfigError(
-            f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
-        )
-    authenticate = bearer() if has_token else loopback_only
-    return _Authenticated(server.streamable_http_app(host=options.host), authenticate)
+    """Return the application, for known callers."""
+    return _Authenticated(server.streamable_http_app(host=options.host), authentication(options.host))
 
 
 class _Authenticated:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from pellucid.durable import RunStore
+    from pellucid.server.callers import Authenticate
     from pellucid_exporters import Telemetry
     from pellucid_exporters.options import Prometheus
 
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
 MAX_PORT: Final = 65_535
@@ -135,6 +137,24 @@ async def opened_store(options: Namespace, queue: NATSQueue | None) -> AsyncIter
 def log_to_stderr() -> None:
     """Show warnings and errors of the process, unless the agents' modules have set up logging."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+
+
+def authentication(host: str) -> Authenticate:
+    """Return what authenticates callers: the bearer token of the environment, or without one that they are local.
+
+    Raises:
+        ConfigError: there is no token, and others than this machine may reach `host`.
+    """
+    from pellucid.server import bearer, loopback_only
+    from pellucid.server.callers import TOKEN_VARIABLE
+
+    if os.environ.get(TOKEN_VARIABLE):
+        return bearer()
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"without a bearer token the server is for this machine only, not for {host}; set {TOKEN_VARIABLE}"
+        )
+    return loopback_only
 
 
 def positive(text: str) -> int:

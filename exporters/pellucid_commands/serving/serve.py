@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from contextlib import suppress
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from pellucid.errors import ConfigError
 from pellucid_commands.serving.agents import load_agents
 from pellucid_commands.serving.options import (
     FLUSH,
+    authentication,
     callbacks_of_environment,
     completion_of,
     log_to_stderr,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pellucid import Agent
 
 NEEDED: Final = ("starlette", "uvicorn")
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SHUTDOWN: Final = 5
 """Seconds that open requests and streams get at the end."""
 
@@ -73,18 +72,11 @@ def run(options: Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[server]'")
-    from pellucid.server import bearer, loopback_only
-    from pellucid.server.callers import TOKEN_VARIABLE
-
     if options.no_store and (options.no_worker or options.public_url):
         raise ConfigError("--no-store: without a store there are no workers; omit --no-worker and --public-url")
     agents = load_agents(options.agents)
     log_to_stderr()
-    authenticate = bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only
-    if authenticate is loopback_only and options.host not in LOOPBACK:
-        raise ConfigError(
-            f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
-        )
+    authenticate = authentication(options.host)
     tokens = tokens_of_environment()
     run_options = {"completion": completion_of(options, tokens), "callbacks": callbacks_of_environment()}
     queue = queue_of(options)

@@ -20,7 +20,7 @@ def observed(provider: ToolProvider[DepsT]) -> ObservedProvider[DepsT]:
 def text_of(result: ToolResult) -> str:
     """Return a result as text: JSON if it is data."""
     if isinstance(result.response, tuple):
-        return "\n".join(_text_of(part) for part in result.response)
+        return "\n".join(text_of_part(part) for part in result.response)
     return result.response if isinstance(result.response, str) else json.dumps(result.response, ensure_ascii=False)
 
 
@@ -40,8 +40,9 @@ def mcp_tool(tool: Tool[Any]) -> JSONObject:
 def _block(part: Part) -> JSONObject:
     if isinstance(part, BlobPart) and part.modality in ("image", "audio") and part.mime_type is not None:
         return {"type": part.modality, "data": part.content, "mimeType": part.mime_type}
-    return {"type": "text", "text": _text_of(part)}
+    return {"type": "text", "text": text_of_part(part)}
 
 
-def _text_of(part: Part) -> str:
+def text_of_part(part: Part) -> str:
+    """Return a part of a result as text: JSON if it is no text."""
     return part.content if isinstance(part, TextPart) else json.dumps(part.to_dict(), ensure_ascii=False)

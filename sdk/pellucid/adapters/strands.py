@@ -10,7 +10,7 @@ from strands.tools import ToolProvider as StrandsProvider
 from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool
 
-from pellucid.adapters.content import observed, text_of
+from pellucid.adapters.content import observed, text_of, text_of_part
 from pellucid.messages import BlobPart, ToolResult
 from pellucid.observed import ObservedProvider
 from pellucid.providers import ToolProvider
@@ -65,6 +65,6 @@ def _content(result: ToolResult) -> list[dict[str, Any]]:
     return [
         {"image": {"format": part.mime_type.partition("/")[2], "source": {"bytes": base64.b64decode(part.content)}}}
         if isinstance(part, BlobPart) and part.modality == "image" and part.mime_type
-        else {"text": text_of(ToolResult(result.id, (part,)))}
+        else {"text": text_of_part(part)}
         for part in result.response
     ]

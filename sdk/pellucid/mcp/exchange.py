@@ -17,7 +17,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ErrorKind
-from pellucid.failures import error_kind_of, kind_of_status
+from pellucid.failures import error_kind_of, kind_of_status, type_of_code
 from pellucid.models.http import retry_after
 from pellucid.text import excerpt
 
@@ -145,13 +145,10 @@ class Refused(Exception):
         """Value of `error.type`.
 
         The HTTP status, or the JSON-RPC code if there is one and the status only means that the request is invalid.
-        Codes that no standard defines become `_OTHER`, to bound the number of time series.
         """
         if self.status is not None and (self.code is None or kind_of_status(self.status) != "invalid_request"):
             return str(self.status)
-        code = self.code or 0
-        is_standard = -32768 <= code <= -32000 or 100 <= code <= 599  # noqa: PLR2004  (JSON-RPC and HTTP ranges)
-        return str(code) if is_standard else semconv.OTHER
+        return type_of_code(self.code or 0)
 
     @property
     def error_kind(self) -> ErrorKind:

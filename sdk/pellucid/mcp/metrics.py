@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.failures import error_type_of
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone
-from pellucid.telemetry import Scope, current_scope
+from pellucid.telemetry import current_scope
 
 CANCELLED: Final = "cancelled"
 """Value of `error.type` of a request that was cancelled, by a timeout or because its run ended."""
@@ -47,7 +47,7 @@ class Request:
             raise
         finally:
             labels |= {**connection(), **self._error(failure)}
-            _record(scope, semconv.MCP_OPERATION_DURATION, start, labels)
+            scope.measure(semconv.MCP_OPERATION_DURATION, start, labels)
 
     def _error(self, failure: BaseException | None) -> Attributes:
         if isinstance(failure, Refused) and failure.code is not None:
@@ -77,7 +77,7 @@ class Session:
         """Record the duration if the session was opened; without an exemplar, because no span lasts as long."""
         if self._labels:
             error = {semconv.ERROR_TYPE: error_type} if error_type is not None else {}
-            _record(self._scope, semconv.MCP_SESSION_DURATION, self._start, {**self._labels, **error}, Context())
+            self._scope.measure(semconv.MCP_SESSION_DURATION, self._start, {**self._labels, **error}, Context())
 
 
 @contextmanager
@@ -89,13 +89,6 @@ def measured_connect(provider_id: str, kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _record(scope, semconv.MCP_CONNECT_DURATION, start, {**labels, semconv.ERROR_TYPE: error_type_of(error)})
+        scope.measure(semconv.MCP_CONNECT_DURATION, start, {**labels, semconv.ERROR_TYPE: error_type_of(error)})
         raise
-    _record(scope, semconv.MCP_CONNECT_DURATION, start, labels)
-
-
-def _record(
-    scope: Scope, metric: semconv.Metric, start: int, labels: Attributes, context: Context | None = None
-) -> None:
-    allowed = {name: value for name, value in labels.items() if name in metric.attributes}
-    scope.count(metric, (scope.now() - start) / 1e9, allowed, context)
+    scope.measure(semconv.MCP_CONNECT_DURATION, start, labels)

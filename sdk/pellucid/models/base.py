@@ -157,13 +157,12 @@ def require_model(value: object, where: str) -> Model:
     """
     if isinstance(value, type):
         raise ConfigError(f"{where}: {value.__name__} is a class; create a model: {value.__name__}(...)")
+    # From Python 3.12 on, `isinstance` does not see attributes that `__getattr__` of a wrapper returns.
     if not all(hasattr(value, member) for member in ("name", "provider_name", "generate", "stream")):
         raise ConfigError(
             f"{where}: {value!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
         )
-    return cast(
-        "Model", value
-    )  # from Python 3.12 on, `isinstance` does not see what `__getattr__` of a wrapper returns
+    return cast("Model", value)
 
 
 def closable(items: AsyncIterator[StreamItem]) -> AsyncGenerator[StreamItem]:
