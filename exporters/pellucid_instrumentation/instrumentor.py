@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from types import ModuleType
+from collections.abc import Collection
 from typing import Any, Final
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # not in its `__all__`
@@ -36,11 +35,9 @@ class PellucidInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # which has
             return named, guarded(choose, named) or Hub(named.default_id)
 
         transports = Transports(locate)
-        planned: dict[str, list[Callable[[ModuleType], None]]] = {}
         for part in (names, transports, Sessions(transports)):
-            for module, applied in part.patches(patches).items():
-                planned.setdefault(module, []).extend(applied)
-        patches.start(planned)
+            part.plan(patches)
+        patches.start()
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._patches.stop()

@@ -31,8 +31,8 @@ class Names:
         """Return an endpoint with its name, if it has one."""
         return replace(endpoint, name=self._names.get(_key(endpoint)))
 
-    def patches(self, patches: Patches) -> dict[str, list[Callable[[ModuleType], None]]]:
-        """Return the patches that read names from objects of frameworks as they are made."""
+    def plan(self, patches: Patches) -> None:
+        """Plan the patches that read names from objects of frameworks as they are made."""
 
         def patch(class_name: str, read: Callable[[Any], Iterable[Named]]) -> Callable[[ModuleType], None]:
             def construct(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -46,10 +46,8 @@ class Names:
 
             return apply
 
-        planned: dict[str, list[Callable[[ModuleType], None]]] = {}
         for module, class_name, read in _NAMED:
-            planned.setdefault(module, []).append(patch(class_name, read))
-        return planned
+            patches.plan(module, patch(class_name, read))
 
     def _add(self, read: Callable[[Any], Iterable[Named]], instance: Any) -> None:
         for endpoint, name in read(instance):

@@ -26,10 +26,14 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
         self._on = False
 
-    def start(self, planned: dict[str, list[Callable[[ModuleType], None]]]) -> None:
-        """Apply patches now to modules that are imported, and later to the others."""
-        self._planned, self._on = planned, True
-        for name in planned:
+    def plan(self, module: str, patch: Callable[[ModuleType], None]) -> None:
+        """Plan a patch of a module."""
+        self._planned.setdefault(module, []).append(patch)
+
+    def start(self) -> None:
+        """Apply the planned patches, now to modules that are imported, and later to the others."""
+        self._on = True
+        for name in self._planned:
             if name not in self._hooked:
                 self._hooked.add(name)
                 wrapt.register_post_import_hook(self._imported, name)  # called at once if the module is imported
@@ -37,8 +41,9 @@ class Patches:
                 self._imported(sys.modules[name])
 
     def stop(self) -> None:
-        """Restore everything."""
+        """Restore everything, and plan nothing any more."""
         self._on = False
+        self._planned = {}
         while self._undo:
             self._undo.pop()()
 

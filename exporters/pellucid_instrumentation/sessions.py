@@ -98,8 +98,8 @@ class Sessions:
         self._lock = threading.Lock()
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
-    def patches(self, patches: Patches) -> dict[str, list[Callable[[ModuleType], None]]]:
-        """Return the patches of the client of the MCP SDK."""
+    def plan(self, patches: Patches) -> None:
+        """Plan the patches of the client of the MCP SDK."""
 
         def apply(module: ModuleType) -> None:
             client = module.ClientSession
@@ -110,7 +110,7 @@ class Sessions:
                 patches.method(client, "send_discover", self._send_discover)
                 patches.method(client, "adopt", self._adopt)
 
-        return {"mcp.client.session": [apply]}
+        patches.plan("mcp.client.session", apply)
 
     def _of(self, session: Any) -> Session:
         with self._lock:

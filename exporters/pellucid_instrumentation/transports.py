@@ -118,8 +118,8 @@ class Transports:
         self._locate = locate
         self._by_stream: BoundedMap[int, tuple[Any, Link]] = BoundedMap(MOST_STREAMS, by_use=False)
 
-    def patches(self, patches: Patches) -> dict[str, list[Callable[[ModuleType], None]]]:
-        """Return the patches of the functions that open transports."""
+    def plan(self, patches: Patches) -> None:
+        """Plan the patches of the functions that open transports."""
 
         def patch(name: str, describe: Describe) -> Callable[[ModuleType], None]:
             def apply(module: ModuleType) -> None:
@@ -128,10 +128,8 @@ class Transports:
 
             return apply
 
-        planned: dict[str, list[Callable[[ModuleType], None]]] = {}
         for module, name, describe in _TRANSPORTS:
-            planned.setdefault(module, []).append(patch(name, describe))
-        return planned
+            patches.plan(module, patch(name, describe))
 
     def link_of(self, session: Any) -> Link:
         """Return the connection of a session; a new one if its transport is unknown."""

@@ -25,10 +25,11 @@ from typing import Any, Final
 
 import pytest
 
+from support.caches import cache
 from support.shipped_rules import page_for_a_slow_and_a_hanging_hub
 
 ROOT: Final = Path(__file__).parents[2]
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pellucid" / "frameworks"
+CACHE: Final = cache("frameworks")
 PROGRAM: Final = ROOT / "tests" / "frameworks" / "program.py"
 INSTRUMENTED: Final = "from mcp import ClientSession; ClientSession.send_request.__wrapped__"
 PACKAGE: Final = "mcp_server_time"

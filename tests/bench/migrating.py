@@ -19,9 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from support.caches import cache
+
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "migrating.md"
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pellucid" / "migrating"
+CACHE: Final = cache("migrating")
 OTHERS: Final = ["opentelemetry-sdk", "mcp-server-time"]
 SERVER: Final = '"-m", "mcp_server_time"'
 SLOW: Final = f'"{ROOT / "tests" / "support" / "slow_hub.py"}"'

@@ -21,6 +21,7 @@ import pellucid_dashboards
 from pellucid_commands.demo import session
 from pellucid_dashboards.relay import command
 from pellucid_exporters.options import Prometheus
+from support.compose_files import example_targets
 from support.docker_build import is_ignored
 from support.prometheus_server import program, prometheus_server
 
@@ -41,12 +42,6 @@ def read(path: str) -> Any:
 def urls(value: Any) -> Iterator[str]:
     """Return `host:port` of every address in a configuration that leads to another service."""
     yield from re.findall(rf"\b(?:http://)?((?:{'|'.join(SERVICES)}):\d+)(?![\d.])", json.dumps(value))
-
-
-def example_targets() -> str:
-    """Return the example in the shipped file of targets, without the comment signs."""
-    shipped = (FILES / "prometheus/targets/applications.yml").read_text().splitlines()
-    return "\n".join(line.removeprefix("# ") for line in shipped if line.startswith(("# -", "#  ")))
 
 
 # --- docker-compose.yml -----------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from distribution.environments import CONSTRAINTS, ROOT, run
+from support.caches import cache
 
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pellucid" / "pythons"
+CACHE: Final = cache("pythons")
 FAST: Final = ("tests/sdk", "tests/conventions", "--numprocesses=2", "--dist=worksteal", "--quiet")
 PREFIX: Final = "Programming Language :: Python :: 3."
 

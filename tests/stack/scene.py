@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ import pytest
 from stack import application
 from stack.compose import Stack
 from support.prometheus_server import PrometheusServer
+from support.scene_process import SceneProcess
 
 T = TypeVar("T")
 
@@ -27,60 +27,20 @@ METRIC_INTERVAL: Final = "5000"
 """Milliseconds between two exports of metrics; a minute unless it is set."""
 
 
-class Application:
-    """A process of `stack.application`. Attributes: url: of its metrics if it serves them, or of its collector."""
+class Application(SceneProcess):
+    """A process of `stack.application`; its URL is that of its metrics if it serves them, or of its collector."""
 
     def __init__(
         self, service: str, scene: str, endpoint: str, folder: Path, port: str = "", **environment: str
     ) -> None:
-        self.service = service
-        self._log = folder / f"{service}.log"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, application.__file__, service, scene, endpoint, *([port] if port else [])],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                    "OTEL_METRIC_EXPORT_INTERVAL": METRIC_INTERVAL,
-                    **environment,
-                },
-            )
-        self.url = self._heard()
-
-    @property
-    def log(self) -> str:
-        """What it wrote to standard error."""
-        return self._log.read_text()
-
-    def order(self, what: str) -> None:
-        """Tell it to `break` or to `heal`, and wait until it obeys."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        assert self._heard() == what
-
-    def stop(self) -> None:
-        """End it as its users do."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-
-    def _heard(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        if not line:
-            pytest.fail(f"the application {self.service!r} has ended:\n{self.log[-4000:]}")
-        return line
+        super().__init__(
+            service,
+            [sys.executable, application.__file__, service, scene, endpoint, *([port] if port else [])],
+            folder / f"{service}.log",
+            PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
+            OTEL_METRIC_EXPORT_INTERVAL=METRIC_INTERVAL,
+            **environment,
+        )
 
 
 class Jaeger:

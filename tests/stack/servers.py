@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "pellucid", "stack")
+from support.caches import cache
+
+CACHE: Final = cache("stack")
 
 COLLECTOR: Final = "0.150.0"
 PROVIDERS: Final = "1.56.0"

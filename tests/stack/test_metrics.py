@@ -14,6 +14,7 @@ from pellucid_dashboards.rules import Record, all_groups
 from pellucid_exporters.alerting.definition import Context
 from stack.application import SAMPLED
 from stack.scene import Application, applications, until
+from support.compose_files import example_targets
 from support.dashboard_queries import queries, variable_queries
 from support.nats_server import nats_server
 from support.ports import free_port
@@ -44,18 +45,13 @@ def kiosk(stack: Stack) -> Iterator[Application]:
     with nats_server() as nats:
         endpoint = stack["otel-collector"].url(port=4318)
         kiosk = Application("kiosk", "everything", endpoint, stack.folder, str(port), NATS_URL=nats.url)
-        [example] = yaml.safe_load(example_targets((targets / "applications.yml").read_text()))
+        [example] = yaml.safe_load(example_targets())
         example["labels"]["job"] = "kiosk"
         example["targets"] = [f"127.0.0.1:{port}"]
         (targets / "kiosk.yml").write_text(yaml.safe_dump([example]))
         yield kiosk
         kiosk.stop()
         (targets / "kiosk.yml").unlink()
-
-
-def example_targets(shipped: str) -> str:
-    """Return the example in the file of targets, without the comment signs."""
-    return "\n".join(line.removeprefix("# ") for line in shipped.splitlines() if line.startswith(("# -", "#  ")))
 
 
 def filled(prometheus: PrometheusServer, job: str) -> set[str]:

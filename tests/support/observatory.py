@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-import pytest
 import yaml
 
 import pellucid_dashboards
@@ -24,6 +21,7 @@ from support.alertmanager_server import Webhook, alertmanager_server, serving, w
 from support.otlp_receiver import Receiver, otlp_receiver
 from support.processes import python
 from support.prometheus_server import PrometheusServer, prometheus_server, scrape_config
+from support.scene_process import SceneProcess
 
 FILES: Final = Path(pellucid_dashboards.__file__).parent / "files"
 TRACES: Final = "http://jaeger.example"
@@ -45,47 +43,20 @@ class Application:
     def start(self) -> str:
         """Start it and return its URL once it serves."""
         command = python(alert_scenes.__file__, self.scene, self._port, self._endpoint)
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "OTEL_BSP_SCHEDULE_DELAY": "200"},
-            )
-        return self._heard()
+        self._process = SceneProcess(self.scene, command, self._log, OTEL_BSP_SCHEDULE_DELAY="200")
+        return self._process.url
 
     def order(self, what: str) -> None:
         """Tell it to `break` or to `heal`, and wait until it obeys."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        assert self._heard() == what
+        self._process.order(what)
 
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
-        self.stop()
 
     def stop(self) -> None:
         """End it as its users do."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _heard(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        if not line:
-            pytest.fail(f"the application {self.scene!r} has ended:\n{self._log.read_text()[-2000:]}")
-        return line
+        self._process.stop()
 
 
 @dataclass
