@@ -276,7 +276,7 @@ async def test_an_attempt_says_of_the_cache_what_is_true_of_it(telemetry: Captur
             await fails.wait()
             return await super().fetch_catalog(ctx)
 
-    provider = DiscoveryProvider(Slow(faults=[OSError("down")]), id="hub")
+    provider = DiscoveryProvider(Slow(faults=[OSError("down")]), id="hub", clock=Clock())
     again = Rule(when=lambda s: s.attempt < 2, then=retry(backoff=0.0, honour_retry_after=False), kind="again")
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=rules(again))
 

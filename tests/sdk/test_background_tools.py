@@ -30,7 +30,7 @@ from pellucid import (
 from pellucid.events import AsyncToolContinued, AsyncToolExpired, AsyncToolLate, AsyncToolSettled
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
-from support.clock import SOON, pass_time
+from support.clock import SOON, outlast, pass_time
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
@@ -287,17 +287,17 @@ async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
     async def run(arguments: Any, ctx: ToolContext) -> str:
         nonlocal beats
         while beats < 3:
-            await anyio.sleep(0.25)
+            pass_time(0.4 * SOON)
             beats += 1
             if beats % 2:
                 ctx.heartbeat()
             else:
                 ctx.progress(beats)
-        await anyio.sleep_forever()
-        raise AssertionError
+            await anyio.wait_all_tasks_blocked()
+        await outlast()
 
     model = ScriptedModel(ToolCall("slow"), "wait", "done")
-    result = await within(Agent("a", model=model, tools=[slow(run, heartbeat=0.5)]).run("x"))
+    result = await within(Agent("a", model=model, tools=[slow(run, heartbeat=SOON)]).run("x"))
     assert beats == 3
     assert [answer["status"] for answer in answers(result)] == ["expired"]
 
