@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 MODULE = '''
+import anyio
 from pellucid import Agent, ToolRegistry
 from pellucid.testing import ScriptedModel
 
@@ -52,7 +55,13 @@ def rooms(floor: int) -> list[str]:
     return [f"{floor}-1", f"{floor}-2"]
 
 
-registry = ToolRegistry([rooms], id="rooms")
+async def wait() -> None:
+    """Wait until the server ends."""
+    print("waiting", flush=True)
+    await anyio.sleep_forever()
+
+
+registry = ToolRegistry([rooms, wait], id="rooms")
 agent = Agent("porter", model=ScriptedModel(*["Room 7."] * 9), description="Finds rooms.")
 '''
 
@@ -142,13 +151,38 @@ async def test_stdio(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []  # of the client, about lines that are no messages
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_over_stdio(folder: Path, number: signal.Signals) -> None:
+    """Also while a tool runs, and although the client keeps its end of standard input open."""
+    command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry"]
+    pipe = subprocess.PIPE
+    greeting = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    with subprocess.Popen(command, cwd=folder, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        for request in (
+            {"id": 1, "method": "initialize", "params": greeting},
+            {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": {"name": "wait", "arguments": {}}},
+        ):
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
+        process.stdin.flush()
+        assert "waiting\n" in process.stderr
+        process.send_signal(number)
+        try:
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return the address of a server that needs a token; SIGTERM ends it."""
+    """Return the address of a server that needs a token; SIGTERM ends it, and its log has no query."""
     monkeypatch.setenv("PELLUCID_API_TOKEN", "of-a-test")
     port = free_port()
     command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:agent", "--http", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     assert process.stderr is not None
     seen: list[str] = []
     for line in process.stderr:
@@ -159,8 +193,10 @@ def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         pytest.fail("".join(seen))
     yield f"http://127.0.0.1:{port}/mcp"
     process.send_signal(signal.SIGTERM)
-    process.stderr.read()
+    assert "Traceback" not in process.stderr.read()
+    assert "of-a-query" not in process.stdout.read()
     assert process.wait(PATIENCE) == 0
+    process.stdout.close()
     process.stderr.close()
 
 
@@ -171,8 +207,20 @@ async def test_http(address: str) -> None:
     assert (await within(provider.call_tool("porter", {"input": "a room"}))).response == "Room 7."
     await provider.aclose()
     async with httpx.AsyncClient() as stranger:
-        answer = await stranger.post(address, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        answer = await stranger.post(
+            f"{address}?key=of-a-query", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        )
     assert (answer.status_code, answer.json()) == (401, {"error": "missing or invalid bearer token"})
+
+
+def test_a_port_that_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error names it, after the reason of the system."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["mcp", "serve", "place:registry", "--http", "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1, port {port}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,73 @@
-"""The HTTP server of `pellucid serve`: uvicorn without handlers of signals, and with patience that ends."""
+"""The HTTP server of the commands: uvicorn without handlers of signals, and with patience that ends."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import struct
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from argparse import Namespace
     from collections.abc import Callable, Iterator
 
+    from starlette.types import ASGIApp
+
+SHUTDOWN: Final = 5
+"""Seconds for open requests to finish before the server ends."""
 HEADERS_TIMEOUT: Final = 10.0
 """Seconds in which the headers of a request must arrive."""
 READ_TIMEOUT: Final = 60.0
 """Seconds for which a client may leave an answer unread when the buffers are full."""
+
+
+async def listen(
+    app: ASGIApp, options: Namespace, on_signal: Callable[[], object] = lambda: None, *, most: int | None = None
+) -> bool:
+    """Serve until SIGTERM or SIGINT; then finish open requests.
+
+    Args:
+        app: The application.
+        options: The options `host` and `port`.
+        on_signal: Called at the signal.
+        most: Maximum number of connections.
+
+    Returns:
+        Whether the server could listen; if not, uvicorn has logged why.
+    """
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        http=Protocol,
+        server_header=False,
+        limit_concurrency=most,
+        timeout_graceful_shutdown=SHUTDOWN,
+    )
+    logging.getLogger("uvicorn.access").addFilter(hide_query)
+    server = Server(config)
+    async with anyio.create_task_group() as tasks:
+
+        async def stop_at_signal() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    server.force_exit = server.should_exit  # at the second signal
+                    server.should_exit = True
+                    on_signal()
+
+        tasks.start_soon(stop_at_signal)
+        with suppress(SystemExit):  # after an error, which uvicorn has logged
+            await server.serve()
+        tasks.cancel_scope.cancel()
+    return server.started
 
 
 class Server(uvicorn.Server):

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio import from_thread
+from anyio.lowlevel import current_token
 
 from pellucid import Limits, ToolProvider, observe
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.observed import ObservedProvider
 from pellucid_commands.serving.agents import agents_in, load
-from pellucid_commands.serving.options import FLUSH, authentication, log_to_stderr, port_number, seconds, telemetry_of
+from pellucid_commands.serving.options import (
+    FLUSH,
+    authentication,
+    cannot_listen,
+    log_to_stderr,
+    port_number,
+    seconds,
+    telemetry_of,
+)
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from anyio.streams.memory import MemoryObjectReceiveStream
     from mcp.server.lowlevel import Server
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -57,7 +70,10 @@ def run(options: Namespace) -> int:
     app = _http_app(server, options) if options.http else None
     telemetry = telemetry_of(options, Prometheus(port=None))
     try:
-        anyio.run(_serve, server, app, options)
+        if app is None:
+            anyio.run(_serve_stdio, server)
+        else:
+            anyio.run(_serve_http, app, options)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
@@ -78,7 +94,17 @@ def _provider(options: Namespace) -> ObservedProvider[None]:
     return observe(found, limits=Limits(tool_timeout=options.timeout))
 
 
-async def _serve(server: Server[Any], app: ASGIApp | None, options: Namespace) -> None:
+async def _serve_http(app: ASGIApp, options: Namespace) -> None:
+    from pellucid_commands.serving.http_server import listen
+
+    if not await listen(app, options):
+        raise cannot_listen(options)
+
+
+async def _serve_stdio(server: Server[Any]) -> None:
+    """Serve until the client closes standard input, or a signal."""
+    from mcp.server.stdio import stdio_server
+
     async with anyio.create_task_group() as tasks:
 
         async def stop_at_signal() -> None:
@@ -87,24 +113,32 @@ async def _serve(server: Server[Any], app: ASGIApp | None, options: Namespace) -
                     tasks.cancel_scope.cancel()
 
         tasks.start_soon(stop_at_signal)
-        await (_serve_stdio(server) if app is None else _serve_http(app, options))
+        lines: Any = _stdin()
+        async with lines, stdio_server(lines) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 
 
-async def _serve_stdio(server: Server[Any]) -> None:
-    from mcp.server.stdio import stdio_server
+def _stdin() -> MemoryObjectReceiveStream[str]:
+    """Return the lines of standard input, which tools and their processes then find empty.
 
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+    A daemon thread reads them: the process would wait for any other thread that waits for a line.
+    """
+    protocol = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    send, receive = anyio.create_memory_object_stream[str]()
+    loop = current_token()
 
+    def read() -> None:
+        with suppress(anyio.BrokenResourceError, anyio.RunFinishedError):
+            for line in os.fdopen(protocol, encoding="utf-8", errors="replace"):
+                from_thread.run(send.send, line, token=loop)
+            from_thread.run_sync(send.close, token=loop)
 
-async def _serve_http(app: ASGIApp, options: Namespace) -> None:
-    import uvicorn
-
-    from pellucid_commands.serving.http_server import Protocol, Server
-
-    config = uvicorn.Config(app, host=options.host, port=options.port, http=Protocol, server_header=False)
-    await Server(config).serve()
+    Thread(target=read, name="pellucid-stdin", daemon=True).start()
+    return receive
 
 
 def _http_app(server: Server[Any], options: Namespace) -> ASGIApp:

@@ -157,6 +157,11 @@ def authentication(host: str) -> Authenticate:
     return loopback_only
 
 
+def cannot_listen(options: Namespace) -> ConfigError:
+    """Return the error of a server that could not listen, after uvicorn has logged why."""
+    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
+
+
 def positive(text: str) -> int:
     """Return a number of the command line."""
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
