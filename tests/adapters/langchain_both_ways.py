@@ -15,7 +15,7 @@ from langchain_core.tools import ToolException, tool
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import pellucid
-from adapters.shop import answered, calls_of, check, shop
+from adapters.shop import PNG, answered, calls_of, check, shop
 from pellucid.adapters.langchain import from_langchain, langchain_tools
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
@@ -42,16 +42,35 @@ async def theirs() -> None:
         done = await agent.ainvoke({"messages": [("user", "x")]})
         found = {message.name: message for message in done["messages"] if isinstance(message, ToolMessage)}
         assert json.loads(str(found["rooms"].content)) == {"count": 20}
-        assert str(found["picture"].content).startswith("a cat")
+        assert [block["type"] for block in found["picture"].content_blocks] == ["text", "image"]
         assert ("the disk is full" in str(found["broken"].content), found["broken"].status) == (True, "error")
         assert "a person must approve" in str(found["pay"].content)
         check(telemetry, hub, list(CALLS), listings=1)
+
+
+@pellucid.tool
+def search(config: str, callbacks: list[str]) -> str:
+    """Search, with arguments whose names LangChain uses itself."""
+    return f"{config} {callbacks}"
+
+
+async def arguments() -> None:
+    """Arguments arrive, whatever their names."""
+    [ours] = await langchain_tools(pellucid.static_tools([search]))
+    assert await ours.ainvoke({"config": "a", "callbacks": ["b"]}) == "a ['b']"
 
 
 @tool
 def count(floor: int) -> dict[str, int]:
     """Count the rooms."""
     return {"count": floor * 10}
+
+
+@tool
+def drawing(floor: int) -> list[dict[str, str]]:
+    """Draw."""
+    image = {"type": "image", "base64": "aGVsbG8=", "mime_type": "image/png"}
+    return [{"type": "text", "text": f"floor {floor}"}, image]
 
 
 @tool
@@ -63,17 +82,19 @@ def refuse(floor: int) -> str:
 async def ours() -> None:
     """Our agent calls their tools."""
     refuse.handle_tool_error = True
-    tools = [from_langchain(count, timeout=10), from_langchain(refuse)]
-    agent = pellucid.Agent("a", model=ScriptedModel(calls_of("count", "refuse"), "done"), tools=tools)
+    tools = [from_langchain(count, timeout=10), from_langchain(drawing), from_langchain(refuse)]
+    agent = pellucid.Agent("a", model=ScriptedModel(calls_of("count", "drawing", "refuse"), "done"), tools=tools)
     with capture() as telemetry:
         run = await agent.run("x")
         results = answered([part for message in run.messages for part in message.parts])
         assert json.loads(str(results["count"].response)) == {"count": 20}, results
         assert (results["refuse"].response, results["refuse"].is_error) == ("no such floor", True)
-        assert len(telemetry.find("execute_tool")) == 2
+        assert results["drawing"].response == (pellucid.TextPart("floor 2"), PNG)
+        assert len(telemetry.find("execute_tool")) == 3
 
 
 if __name__ == "__main__":
     asyncio.run(theirs())
+    asyncio.run(arguments())
     asyncio.run(ours())
     print("ok")

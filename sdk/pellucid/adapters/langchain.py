@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Unpack
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import PrivateAttr
 
-from pellucid.adapters.content import observed, text_of
+from pellucid.adapters.content import observed, text_of, text_of_part
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError
+from pellucid.messages import BlobPart, Part, TextPart, modality_of
 from pellucid.observed import ObservedProvider
 from pellucid.providers import ToolProvider
 from pellucid.tools import Tool
@@ -29,23 +32,36 @@ async def langchain_tools(provider: ToolProvider[None]) -> list[BaseTool]:
         DiscoveryError: the provider failed.
     """
     source = observed(provider)
-    return [_converted(source, tool) for tool in await source.list_tools()]
+    return [_PellucidTool(source, tool) for tool in await source.list_tools()]
 
 
-def _converted(source: ObservedProvider[None], tool: Tool[Any]) -> BaseTool:
-    async def call(**arguments: Any) -> str:
-        result = await source.call_tool(tool.name, arguments)
+class _PellucidTool(BaseTool):
+    """Tool of ours; a `StructuredTool` would keep arguments such as `config` for itself."""
+
+    _provider: ObservedProvider[None] = PrivateAttr()
+
+    def __init__(self, provider: ObservedProvider[None], tool: Tool[Any]) -> None:
+        super().__init__(
+            name=tool.name, description=tool.description, args_schema=tool.input_schema, handle_tool_error=True
+        )
+        self._provider = provider
+
+    def _run(self, /, **arguments: Any) -> Any:
+        raise NotImplementedError(f"tool {self.name!r} is asynchronous; use ainvoke()")
+
+    async def _arun(self, /, **arguments: Any) -> Any:
+        result = await self._provider.call_tool(self.name, arguments)
         if result.is_error:
             raise ToolException(text_of(result))
-        return text_of(result)
+        parts = result.response
+        return [_block(part) for part in parts] if isinstance(parts, tuple) else text_of(result)
 
-    return StructuredTool(
-        name=tool.name,
-        description=tool.description,
-        args_schema=tool.input_schema,
-        coroutine=call,
-        handle_tool_error=True,
-    )
+
+def _block(part: Part) -> dict[str, Any]:
+    if isinstance(part, BlobPart) and part.mime_type is not None:
+        kind = "image" if part.modality == "image" else "file"
+        return {"type": kind, "base64": part.content, "mime_type": part.mime_type}
+    return {"type": "text", "text": text_of_part(part)}
 
 
 def from_langchain(theirs: BaseTool, **options: Unpack[ToolOptions]) -> Tool:
@@ -63,8 +79,16 @@ def from_langchain(theirs: BaseTool, **options: Unpack[ToolOptions]) -> Tool:
             return message
         if message.status == "error":
             raise ToolError(message.text)
-        return message.content
+        if isinstance(message.content, str):
+            return message.content
+        return tuple(_part(block) for block in message.content_blocks)
 
     function = convert_to_openai_tool(theirs)["function"]
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     return Tool(name=theirs.name, description=theirs.description, input_schema=schema, run=run, **options)
+
+
+def _part(block: Any) -> Part:
+    if (data := block.get("base64")) and (mime_type := block.get("mime_type")):
+        return BlobPart(content=data, modality=modality_of(mime_type), mime_type=mime_type)
+    return TextPart(block["text"] if block["type"] == "text" else json.dumps(block))
