@@ -12,7 +12,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import pellucid
-from adapters.shop import answered, calls_of, check, shop
+from adapters.shop import PNG, answered, calls_of, check, shop
 from pellucid.adapters.pydantic_ai import PellucidToolset, PydanticAIHub
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
@@ -59,9 +59,9 @@ def count(floor: int) -> dict[str, int]:
 
 
 @toolset.tool_plain
-def drawing(floor: int) -> BinaryContent:
+def drawing(floor: int) -> list[str | BinaryContent]:
     """Draw."""
-    return BinaryContent(b"hello", media_type="image/png")
+    return [f"floor {floor}", BinaryContent(b"hello", media_type="image/png")]
 
 
 @toolset.tool_plain
@@ -90,8 +90,7 @@ async def ours() -> None:
         run = await agent.resume(paused.checkpoint, decisions=[decision])
         results = answered([part for message in run.messages for part in message.parts])
         assert results["count"].response == {"count": 20}
-        [image] = results["drawing"].response
-        assert (image.content, image.modality) == ("aGVsbG8=", "image")
+        assert results["drawing"].response == (pellucid.TextPart("floor 2"), PNG)
         assert (results["refuse"].response, results["refuse"].is_error) == ("no such floor", True)
         assert results["lock"].response == "locked 2"
         assert {span.name for span in telemetry.find("discover_tools")} == {"discover_tools theirs"}
