@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from typing import Any
 from strands import Agent
 from strands.models import Model
 
+from pellucid import BlobPart, static_tools, tool
 from pellucid.adapters.strands import PellucidTools
 from pellucid_exporters.testing import capture
 
@@ -69,6 +71,20 @@ def main() -> None:
         check(telemetry, hub, list(CALLS), listings=1)
 
 
+@tool
+def plan() -> BlobPart:
+    """Return a picture that models do not take."""
+    return BlobPart(content="aGVsbG8=", modality="image", mime_type="image/svg+xml")
+
+
+async def other_pictures() -> None:
+    """They are text: a model would refuse the conversation."""
+    [ours] = await PellucidTools(static_tools([plan])).load_tools()
+    [event] = [event async for event in ours.stream({"toolUseId": "x", "name": "plan", "input": {}}, {})]
+    assert [list(block) for block in event.tool_result["content"]] == [["text"]]
+
+
 if __name__ == "__main__":
     main()
+    asyncio.run(other_pictures())
     print("ok")

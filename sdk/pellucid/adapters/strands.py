@@ -18,6 +18,9 @@ from pellucid.tools import Tool
 
 __all__ = ["PellucidTools"]
 
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""Images that models take; Bedrock refuses a conversation with another one."""
+
 
 class PellucidTools(StrandsProvider):
     """Tools of a provider, or of the result of `observe`, for agents of Strands: `Agent(tools=[...])`.
@@ -64,7 +67,7 @@ def _content(result: ToolResult) -> list[dict[str, Any]]:
         return [{"json": result.response}] if isinstance(result.response, dict) else [{"text": text_of(result)}]
     return [
         {"image": {"format": part.mime_type.partition("/")[2], "source": {"bytes": base64.b64decode(part.content)}}}
-        if isinstance(part, BlobPart) and part.modality == "image" and part.mime_type
+        if isinstance(part, BlobPart) and part.mime_type in _IMAGES
         else {"text": text_of_part(part)}
         for part in result.response
     ]
