@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from mcp import Client
+from mcp_types import ListToolsResult
 from opentelemetry import trace
 from opentelemetry.trace import format_trace_id
 
@@ -18,7 +19,7 @@ from pellucid.testing import ScriptedModel
 from pellucid_instrumentation import Endpoint, Hub
 from support.http_hub import http_hub
 from support.mcp_clients import instrumented, list_all, over_http, over_stdio
-from support.mcp_servers import modern_server
+from support.mcp_servers import listing_server, modern_server, tool_of
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
@@ -76,6 +77,25 @@ async def test_pages_of_one_listing_are_one(telemetry: Captured, hub: HttpHub) -
     assert counts == [2, 1, 1]
     assert telemetry.histogram(semconv.DISCOVERY_DURATION, **NONE).count == 3
     assert telemetry.histogram(semconv.MCP_OPERATION_DURATION, mcp_method_name="tools/list").count == 4
+
+
+@pytest.mark.usefixtures("quiet_opentelemetry")
+async def test_listings_at_the_same_time(telemetry: Captured) -> None:
+    """Each is one round trip with all its pages, whatever other tasks request of the session meanwhile."""
+
+    def page(cursor: str | None) -> ListToolsResult:
+        number = int(cursor or 0)
+        return ListToolsResult(tools=[tool_of(f"t{number}")], next_cursor=str(number + 1) if number < 3 else None)
+
+    with instrumented({"*": "pages"}):
+        async with Client(listing_server(page)) as client, anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(list_all, client.session)
+                tasks.start_soon(client.session.call_tool, "t0", {})
+    spans = [attributes(span) for span in telemetry.find("discover_tools pages")]
+    counts = [span[semconv.DISCOVERY_TOOL_COUNT] for span in spans if span[semconv.DISCOVERY_CACHE] == "none"]
+    assert counts == [4, 4, 4]
+    assert telemetry.value(semconv.CATALOG_SIZE, pellucid_provider_id="pages") == 4
 
 
 async def test_a_listing_that_checks_a_result_is_no_discovery(telemetry: Captured) -> None:
