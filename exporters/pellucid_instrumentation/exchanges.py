@@ -123,12 +123,12 @@ class Listing:
         return self.scope.instruments.hubs.fetching(self._link.id)
 
     def add(self, peer: Peer, result: Any) -> None:
-        """Add a page; it ends the listing if it is the last one, which otherwise waits for the next one."""
+        """Add a page. The listing waits for the next one, unless it is the last, or the only one that is checked."""
         self._tools += len(result.tools)
         self._arrived = self.scope.now()
         self.cursor = messages.next_cursor(result)
         self._entered.boundary.attributes(peer.attributes | {semconv.MCP_METHOD_NAME: "tools/list"})
-        if self.cursor is None:
+        if self.cursor is None or self._is_validation:
             self._succeed()
         else:
             self.task = get_current_task().id
@@ -217,11 +217,12 @@ class Call(Exchange):
 
 
 class ForeignCall(Exchange):
-    """Observation of a `tools/call` that has a span of a framework, which is completed."""
+    """Observation of a `tools/call` that has a span of a framework, or of ours, which is completed."""
 
     def __init__(self, peer: Peer, tool: str, span: Span) -> None:
         super().__init__(peer, "tools/call", tool)
         self._span = span
+        self._is_ours = getattr(getattr(span, "instrumentation_scope", None), "name", None) == semconv.SCOPE
         self._tool = tool
         self._set(
             {
@@ -233,9 +234,11 @@ class ForeignCall(Exchange):
         )
 
     def measure(self, error_type: str | None = None, code: str | None = None) -> None:
-        """Record the duration of the request, and of the call."""
+        """Record the duration of the request, and of the call unless our span of it does."""
         super().measure(error_type, code)
         self._set(self.peer.attributes | {semconv.MCP_METHOD_NAME: "tools/call"})
+        if self._is_ours:
+            return
         labels: dict[str, AttributeValue] = {
             semconv.TOOL_NAME: self._tool,
             semconv.TOOL_TYPE: "function",
@@ -248,8 +251,10 @@ class ForeignCall(Exchange):
         self.scope.measure(semconv.TOOL_DURATION, self._start, labels, self.context)
 
     def _set(self, attributes: dict[str, AttributeValue]) -> None:
+        """Set the attributes that the span does not have."""
         if self._span.is_recording():
-            self._span.set_attributes(attributes)
+            known = getattr(self._span, "attributes", None) or {}
+            self._span.set_attributes({name: value for name, value in attributes.items() if name not in known})
 
 
 def call_of(peer: Peer, params: Any) -> Exchange:
