@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final
@@ -64,7 +64,8 @@ class Session:
             self._start = self._scope.now()
 
     def exchange(self, method: str, params: Any, *, is_validation: bool) -> Exchange:
-        """Return the observation of a request."""
+        """Return the observation of a request, before which a session without a handshake is connected."""
+        self.link.connected()
         listing = self._continued(getattr(params, "cursor", None)) if method == "tools/list" else None
         self._abandon()
         if method == "tools/list":
@@ -110,7 +111,6 @@ class Sessions:
 
     def __init__(self, transports: Transports) -> None:
         self._transports = transports
-        self._lock = threading.Lock()
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
     def plan(self, patches: Patches) -> None:
@@ -128,10 +128,9 @@ class Sessions:
         patches.plan("mcp.client.session", apply)
 
     def _of(self, session: Any) -> Session:
-        with self._lock:
-            if (known := self._sessions.get(session)) is None:
-                known = self._sessions[session] = Session(self._transports.link_of(session))
-            return known
+        if (known := self._sessions.get(session)) is None:
+            known = self._sessions[session] = Session(self._transports.link_of(session))
+        return known
 
     async def _send_request(
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -200,13 +199,13 @@ class Sessions:
         try:
             return await wrapped(*args, **kwargs)
         finally:
-            _calling.reset(token)
+            with suppress(ValueError):  # collected, in another context
+                _calling.reset(token)
 
     async def _exit(
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        with self._lock:
-            known = self._sessions.get(session)
+        known = self._sessions.get(session)
         try:
             return await wrapped(*args, **kwargs)
         finally:
