@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
+from threading import Barrier
 from typing import Any
 
 import mcp.client.stdio
@@ -115,6 +117,26 @@ def test_a_further_call_replaces_the_hubs(caplog: pytest.LogCaptureFixture) -> N
     uninstrument()
     assert twice.__wrapped__ is once.__wrapped__
     assert caplog.messages == []
+
+
+def test_threads_that_instrument_at_the_same_time() -> None:
+    """Nothing is wrapped twice."""
+    barrier, interval = Barrier(8), sys.getswitchinterval()
+
+    def together() -> None:
+        barrier.wait(PATIENCE)
+        instrument()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for future in [threads.submit(together) for _ in range(8)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(interval)
+    once: Any = ClientSession.send_request
+    uninstrument()
+    assert once.__wrapped__ is ClientSession.send_request
 
 
 def test_before_the_sdk_is_imported() -> None:
