@@ -8,8 +8,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import anyio
 import httpx
 import pytest
+from mcp import ClientSession, MCPError
+from mcp.shared.memory import create_client_server_memory_streams
 
 from pellucid import (
     Agent,
@@ -20,6 +23,7 @@ from pellucid import (
     ToolCall,
     ToolContext,
     ToolRegistry,
+    Verdict,
     observe,
     tool,
 )
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pellucid.offer import Policy
     from pellucid_exporters.testing import Captured
 
 pytestmark = pytest.mark.integration
@@ -123,6 +128,21 @@ async def test_a_hub_that_fails_is_an_error_of_the_protocol() -> None:
         await within(observe(provider).list_tools())
     assert "secret" not in str(raised.value)
     await provider.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("policy", [None, lambda _request: Verdict("halt", "secret path")], ids=["hub", "policy"])
+async def test_a_call_that_cannot_list_first(policy: Policy | None) -> None:
+    """It fails as a listing does, also with clients of the protocol before, which get other errors with their text."""
+    hub = FakeHub([rooms], faults=[OSError("secret path")] if policy is None else [])
+    server = mcp_server(observe(DiscoveryProvider(hub, id="hub"), policy=policy))
+    async with create_client_server_memory_streams() as (streams, ours), anyio.create_task_group() as tasks:
+        tasks.start_soon(server.run, *ours, server.create_initialization_options())
+        async with ClientSession(*streams) as session:
+            await session.initialize()
+            with pytest.raises(MCPError, match=r"the tools of 'hub' cannot be listed now \((OSError|policy_halt)\)"):
+                await within(session.call_tool("rooms", {}))
+        tasks.cancel_scope.cancel()
 
 
 @pytest.fixture
