@@ -46,10 +46,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 MODULE = '''
+import subprocess
+import sys
+
 from pellucid import Agent, ToolRegistry
 from pellucid.testing import ScriptedModel
 
 print("a stray line")
+subprocess.run([sys.executable, "-c", "print('a stray line of a process')"], check=True)
 
 
 def rooms(floor: int) -> list[str]:
@@ -154,12 +158,31 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.anyio
 async def test_stdio(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Any client starts it as a process; what its modules print does not disturb the protocol."""
+    """Any client starts it as a process; what its modules and their processes print does not disturb the protocol."""
     command = (sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry")
     provider = observe(MCPProvider.stdio(*command, id="client", cwd=folder, env=dict(os.environ)))
     assert (await within(provider.call_tool("rooms", {"floor": 3}))).response == '["3-1", "3-2"]'
     await provider.aclose()
     assert caplog.records == []  # of the client, about lines that are no messages
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_stdio(folder: Path, stop: signal.Signals) -> None:
+    """At once, although the client says nothing and stays."""
+    command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry"]
+    with subprocess.Popen(
+        command, cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(stop)
+        try:
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
 
 
 @pytest.fixture

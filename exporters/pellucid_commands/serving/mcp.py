@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
-from contextlib import redirect_stdout
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -16,6 +14,7 @@ from pellucid.errors import ConfigError
 from pellucid.observed import ObservedProvider
 from pellucid_commands.serving.agents import agents_in, load
 from pellucid_commands.serving.options import FLUSH, authentication, log_to_stderr, port_number, seconds, telemetry_of
+from pellucid_commands.serving.standard_streams import lines_of_input, output_to_stderr
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _provider(options: Namespace) -> ObservedProvider[None]:
     """Return what is to be served; one that is observed keeps its limits."""
     from pellucid.adapters.mcp_server import agent_tools
 
-    with redirect_stdout(sys.stderr):  # standard output is for the protocol
+    with output_to_stderr():  # standard output is for the protocol
         found = load(options.place)
     if agents := agents_in(found):
         found = agent_tools(agents)
@@ -94,7 +93,7 @@ async def _serve(server: Server[Any], app: ASGIApp | None, options: Namespace) -
 async def _serve_stdio(server: Server[Any]) -> None:
     from mcp.server.stdio import stdio_server
 
-    async with stdio_server() as (read, write):
+    async with lines_of_input() as lines, stdio_server(cast("Any", lines)) as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
