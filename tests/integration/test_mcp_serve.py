@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -187,14 +188,14 @@ def test_a_signal_ends_stdio(folder: Path, stop: signal.Signals) -> None:
 
 @pytest.fixture
 def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return the address of a server that needs a token; SIGTERM ends it."""
+    """Return the address of a server that needs a token; SIGTERM ends it, without an error and a secret in its log."""
     monkeypatch.setenv("PELLUCID_API_TOKEN", "of-a-test")
     port = free_port()
     command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:agent", "--http", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert process.stderr is not None
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
     seen: list[str] = []
-    for line in process.stderr:
+    for line in process.stdout:
         seen.append(line)
         if "Uvicorn running" in line:
             break
@@ -202,9 +203,12 @@ def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         pytest.fail("".join(seen))
     yield f"http://127.0.0.1:{port}/mcp"
     process.send_signal(signal.SIGTERM)
-    process.stderr.read()
+    log = process.stdout.read()
     assert process.wait(PATIENCE) == 0
-    process.stderr.close()
+    process.stdout.close()
+    assert "401 Unauthorized" in log
+    assert "Traceback" not in log
+    assert "key" not in log
 
 
 @pytest.mark.anyio
@@ -214,8 +218,20 @@ async def test_http(address: str) -> None:
     assert (await within(provider.call_tool("porter", {"input": "a room"}))).response == "Room 7."
     await provider.aclose()
     async with httpx.AsyncClient() as stranger:
-        answer = await stranger.post(address, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        answer = await stranger.post(f"{address}?key=secret", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     assert (answer.status_code, answer.json()) == (401, {"error": "missing or invalid bearer token"})
+
+
+def test_a_port_in_use(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names it."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
+        assert main(["mcp", "serve", "place:registry", "--http", "--port", port]) == 2
+    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

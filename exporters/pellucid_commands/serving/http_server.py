@@ -1,13 +1,15 @@
-"""The HTTP server of `pellucid serve`: uvicorn without handlers of signals, and with patience that ends."""
+"""The HTTP server of the commands that serve: uvicorn without handlers of signals, and with patience that ends."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import struct
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -16,10 +18,48 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
 
+    from starlette.types import ASGIApp
+
 HEADERS_TIMEOUT: Final = 10.0
 """Seconds in which the headers of a request must arrive."""
 READ_TIMEOUT: Final = 60.0
 """Seconds for which a client may leave an answer unread when the buffers are full."""
+SHUTDOWN: Final = 5
+"""Seconds that open requests and streams get at the end."""
+
+
+async def listen(app: ASGIApp, host: str, port: int, on_stop: Callable[[], None] | None = None, **options: Any) -> bool:
+    """Serve until SIGTERM or SIGINT, and finish open requests; a second signal ends them.
+
+    Return False if the server could not listen.
+
+    Args:
+        app: The application.
+        host: Address to listen on.
+        port: Port.
+        on_stop: Called at a signal.
+        **options: Further ones of `uvicorn.Config`.
+    """
+    logging.getLogger("uvicorn.access").addFilter(hide_query)
+    config = uvicorn.Config(
+        app, host, port, http=Protocol, server_header=False, timeout_graceful_shutdown=SHUTDOWN, **options
+    )
+    server = Server(config)
+    async with anyio.create_task_group() as tasks:
+
+        async def stop_at_signal() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    server.force_exit = server.should_exit  # at the second signal
+                    server.should_exit = True
+                    if on_stop is not None:
+                        on_stop()
+
+        tasks.start_soon(stop_at_signal)
+        with suppress(SystemExit):  # after an error, which uvicorn has logged
+            await server.serve()
+        tasks.cancel_scope.cancel()
+    return server.started
 
 
 class Server(uvicorn.Server):

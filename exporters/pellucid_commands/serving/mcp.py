@@ -13,7 +13,15 @@ from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.observed import ObservedProvider
 from pellucid_commands.serving.agents import agents_in, load
-from pellucid_commands.serving.options import FLUSH, authentication, log_to_stderr, port_number, seconds, telemetry_of
+from pellucid_commands.serving.options import (
+    FLUSH,
+    authentication,
+    cannot_listen,
+    log_to_stderr,
+    port_number,
+    seconds,
+    telemetry_of,
+)
 from pellucid_commands.serving.standard_streams import lines_of_input, output_to_stderr
 from pellucid_exporters.options import Prometheus
 
@@ -56,7 +64,10 @@ def run(options: Namespace) -> int:
     app = _http_app(server, options) if options.http else None
     telemetry = telemetry_of(options, Prometheus(port=None))
     try:
-        anyio.run(_serve, server, app, options)
+        if app is None:
+            anyio.run(_serve_stdio, server)
+        else:
+            anyio.run(_serve_http, app, options)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
@@ -77,7 +88,9 @@ def _provider(options: Namespace) -> ObservedProvider[None]:
     return observe(found, limits=Limits(tool_timeout=options.timeout))
 
 
-async def _serve(server: Server[Any], app: ASGIApp | None, options: Namespace) -> None:
+async def _serve_stdio(server: Server[Any]) -> None:
+    from mcp.server.stdio import stdio_server
+
     async with anyio.create_task_group() as tasks:
 
         async def stop_at_signal() -> None:
@@ -86,24 +99,16 @@ async def _serve(server: Server[Any], app: ASGIApp | None, options: Namespace) -
                     tasks.cancel_scope.cancel()
 
         tasks.start_soon(stop_at_signal)
-        await (_serve_stdio(server) if app is None else _serve_http(app, options))
+        async with lines_of_input() as lines, stdio_server(cast("Any", lines)) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 
 
-async def _serve_stdio(server: Server[Any]) -> None:
-    from mcp.server.stdio import stdio_server
-
-    async with lines_of_input() as lines, stdio_server(cast("Any", lines)) as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-
 async def _serve_http(app: ASGIApp, options: Namespace) -> None:
-    import uvicorn
+    from pellucid_commands.serving.http_server import listen
 
-    from pellucid_commands.serving.http_server import Protocol, Server
-
-    config = uvicorn.Config(app, host=options.host, port=options.port, http=Protocol, server_header=False)
-    await Server(config).serve()
+    if not await listen(app, options.host, options.port):
+        raise cannot_listen(options)
 
 
 def _http_app(server: Server[Any], options: Namespace) -> ASGIApp:

@@ -139,6 +139,11 @@ def log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
 
 
+def cannot_listen(options: Namespace) -> ConfigError:
+    """Return the error of a server that cannot listen."""
+    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
+
+
 def authentication(host: str) -> Authenticate:
     """Return what authenticates callers: the bearer token of the environment, or without one that they are local.
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +15,7 @@ from pellucid_commands.serving.options import (
     FLUSH,
     authentication,
     callbacks_of_environment,
+    cannot_listen,
     completion_of,
     log_to_stderr,
     opened_store,
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from pellucid import Agent
 
 NEEDED: Final = ("starlette", "uvicorn")
-SHUTDOWN: Final = 5
-"""Seconds that open requests and streams get at the end."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -97,7 +93,7 @@ async def _serve_without_store(options: Namespace, agents: Sequence[Agent], app_
     from pellucid.server import create_agent_app
 
     if not await _listen(options, create_agent_app(agents, **app_options), anyio.CancelScope()):
-        raise _cannot_listen(options)
+        raise cannot_listen(options)
 
 
 async def _serve(
@@ -120,11 +116,7 @@ async def _serve(
             has_listened = await _listen(options, app, worker)
             worker.cancel()
         if not has_listened:
-            raise _cannot_listen(options)
-
-
-def _cannot_listen(options: Namespace) -> ConfigError:
-    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
+            raise cannot_listen(options)
 
 
 async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> bool:
@@ -132,36 +124,13 @@ async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope)
 
     Return False if the server could not listen.
     """
-    import uvicorn
+    from pellucid_commands.serving.http_server import listen
 
-    from pellucid_commands.serving.http_server import Protocol, Server, hide_query
+    def drain() -> None:
+        worker.cancel()
+        app.state.drain()
 
-    config = uvicorn.Config(
-        app,
-        host=options.host,
-        port=options.port,
-        http=Protocol,
-        server_header=False,
-        limit_concurrency=options.max_connections,
-        timeout_graceful_shutdown=SHUTDOWN,
-    )
-    logging.getLogger("uvicorn.access").addFilter(hide_query)
-    server = Server(config)
-    async with anyio.create_task_group() as tasks:
-
-        async def stop_at_signal() -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    server.force_exit = server.should_exit  # at the second signal
-                    server.should_exit = True
-                    worker.cancel()
-                    app.state.drain()
-
-        tasks.start_soon(stop_at_signal)
-        with suppress(SystemExit):  # after an error, which uvicorn has logged
-            await server.serve()
-        tasks.cancel_scope.cancel()
-    return server.started
+    return await listen(app, options.host, options.port, drain, limit_concurrency=options.max_connections)
 
 
 COMMAND: Final = Command(
