@@ -9,7 +9,8 @@ instrument(hubs={"mcp.example.com/*": Hub("search", objective=0.5)})
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
 from pellucid_instrumentation.hubs import Endpoint, Hub, Hubs
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pellucid_instrumentation.instrumentor import PellucidInstrumentor
 
 __all__ = ["Endpoint", "Hub", "Hubs", "instrument", "uninstrument"]
+
+_lock: Final = threading.Lock()
 
 
 def instrument(hubs: Hubs | None = None) -> None:
@@ -31,15 +34,17 @@ def instrument(hubs: Hubs | None = None) -> None:
     Raises:
         ConfigError: a hub is invalid, the variable is, or the extra `instrumentation` is not installed.
     """
-    instrumentor = _instrumentor()
-    if instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.uninstrument()
-    instrumentor.instrument(hubs=hubs)
+    with _lock:
+        instrumentor = _instrumentor()
+        if instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.uninstrument()
+        instrumentor.instrument(hubs=hubs)
 
 
 def uninstrument() -> None:
     """Restore the MCP SDK and the frameworks."""
-    _instrumentor().uninstrument()
+    with _lock:
+        _instrumentor().uninstrument()
 
 
 def _instrumentor() -> PellucidInstrumentor:

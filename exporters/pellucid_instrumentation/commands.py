@@ -18,7 +18,7 @@ class _Launcher:
     """Options of a program that runs packages.
 
     Attributes:
-        words: Words that follow the program, such as `run`.
+        words: Words before the package, such as `run`, of which the last one is required.
         flags: Options without a value.
         valued: Options with a value, which is skipped.
         package: Options whose value is the package.
@@ -73,13 +73,14 @@ def name_of(command: str, arguments: Sequence[str]) -> str:
 
 
 def _target(launcher: _Launcher, arguments: Sequence[str]) -> str | None:
-    """Return the package or script among arguments; None after an option of unknown meaning."""
+    """Return the package or script among arguments; None after an option or a word of unknown meaning."""
     remaining = list(arguments)
-    for word in launcher.words:
-        if remaining[:1] == [word]:
-            del remaining[0]
+    words = list(launcher.words)
     while remaining:
         argument = remaining.pop(0)
+        if argument in words:
+            del words[: words.index(argument) + 1]
+            continue
         if argument in launcher.flags:
             continue
         if argument in launcher.valued:
@@ -87,7 +88,7 @@ def _target(launcher: _Launcher, arguments: Sequence[str]) -> str | None:
             continue
         if argument in launcher.package:
             argument = remaining[0] if remaining else ""
-        elif argument.startswith("-"):
+        elif words or argument.startswith("-"):
             return None
         base = _base(argument) if argument.endswith((".py", ".js", ".mjs", ".cjs", ".ts")) else argument
         return base if launcher.pattern.fullmatch(base) else None

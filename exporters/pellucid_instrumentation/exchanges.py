@@ -6,6 +6,7 @@ import contextvars
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
+from anyio import get_current_task
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
@@ -29,10 +30,12 @@ class Peer(Protocol):
     Attributes:
         link: The connection.
         attributes: Span attributes of requests.
+        waiting: Listings whose next page has not been requested.
     """
 
     link: Link
     attributes: dict[str, AttributeValue]
+    waiting: list[Listing]
 
 
 class Exchange:
@@ -84,7 +87,8 @@ class Listing:
     """Listing of a server's tools, of one or more pages, with its boundary.
 
     Attributes:
-        cursor: Cursor of the next page; None if there is none.
+        cursor: Cursor of the next page; None before the first one and after the last one.
+        task: Id of the task that has received the latest page.
     """
 
     def __init__(self, peer: Peer, *, is_validation: bool) -> None:
@@ -95,6 +99,7 @@ class Listing:
         self._tools = 0
         self._arrived = 0
         self.cursor: str | None = None
+        self.task: int | None = None
         objective = None if is_validation else link.hub.objective
         if link.hub.objective is not None:
             self.scope.instruments.hubs.set(semconv.DISCOVERY_OBJECTIVE, link.id, link.hub.objective)
@@ -118,24 +123,24 @@ class Listing:
         return self.scope.instruments.hubs.fetching(self._link.id)
 
     def add(self, peer: Peer, result: Any) -> None:
-        """Add a page, and end the listing if it is the last one."""
+        """Add a page. The listing waits for the next one, unless it is the last, or the only one that is checked."""
         self._tools += len(result.tools)
         self._arrived = self.scope.now()
         self.cursor = messages.next_cursor(result)
         self._entered.boundary.attributes(peer.attributes | {semconv.MCP_METHOD_NAME: "tools/list"})
-        if self.cursor is None:
+        if self.cursor is None or self._is_validation:
             self._succeed()
+        else:
+            self.task = get_current_task().id
+            peer.waiting.append(self)
 
     def abandon(self) -> None:
         """End a listing of which no further page was requested, at the time of its last one."""
-        if self.cursor is not None:
-            self._entered.boundary.end_at(self._arrived)
-            self.cursor = None
-            self._succeed()
+        self._entered.boundary.end_at(self._arrived)
+        self._succeed()
 
     def fail(self, peer: Peer, error: BaseException) -> None:
         """End the listing with an error."""
-        self.cursor = None
         self._entered.boundary.attributes(peer.attributes | {semconv.MCP_METHOD_NAME: "tools/list"})
         self._entered.end(failed_listing(self._link.id, error))
 
@@ -212,11 +217,12 @@ class Call(Exchange):
 
 
 class ForeignCall(Exchange):
-    """Observation of a `tools/call` that has a span of a framework, which is completed."""
+    """Observation of a `tools/call` that has a span of a framework, or of ours, which is completed."""
 
     def __init__(self, peer: Peer, tool: str, span: Span) -> None:
         super().__init__(peer, "tools/call", tool)
         self._span = span
+        self._is_ours = getattr(getattr(span, "instrumentation_scope", None), "name", None) == semconv.SCOPE
         self._tool = tool
         self._set(
             {
@@ -228,9 +234,11 @@ class ForeignCall(Exchange):
         )
 
     def measure(self, error_type: str | None = None, code: str | None = None) -> None:
-        """Record the duration of the request, and of the call."""
+        """Record the duration of the request, and of the call unless our span of it does."""
         super().measure(error_type, code)
         self._set(self.peer.attributes | {semconv.MCP_METHOD_NAME: "tools/call"})
+        if self._is_ours:
+            return
         labels: dict[str, AttributeValue] = {
             semconv.TOOL_NAME: self._tool,
             semconv.TOOL_TYPE: "function",
@@ -243,8 +251,10 @@ class ForeignCall(Exchange):
         self.scope.measure(semconv.TOOL_DURATION, self._start, labels, self.context)
 
     def _set(self, attributes: dict[str, AttributeValue]) -> None:
+        """Set the attributes that the span does not have."""
         if self._span.is_recording():
-            self._span.set_attributes(attributes)
+            known = getattr(self._span, "attributes", None) or {}
+            self._span.set_attributes({name: value for name, value in attributes.items() if name not in known})
 
 
 def call_of(peer: Peer, params: Any) -> Exchange:

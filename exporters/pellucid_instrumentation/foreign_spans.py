@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, SpanKind
 
 from pellucid import semconv
 
@@ -14,9 +14,12 @@ _OPENINFERENCE_NAME = "tool.name"
 
 
 def span_of_call(tool: str) -> Span | None:
-    """Return the current span if it is that of a call of this tool, made by a framework."""
+    """Return the current span if it is that of a call of this tool, made by a framework.
+
+    That of a server which passes the call on is not: it belongs to another call.
+    """
     span = trace.get_current_span()
-    if not span.is_recording():
+    if not span.is_recording() or getattr(span, "kind", None) is SpanKind.SERVER:
         return None
     if getattr(span, "name", None) == f"{semconv.EXECUTE_TOOL} {tool}":
         return span  # some frameworks set the attributes at its end

@@ -17,7 +17,7 @@ from pellucid_instrumentation.commands import name_of
 VARIABLE: Final = "PELLUCID_HUBS"
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-_TOKEN: Final = re.compile(r"(?=.*\d)[\w.~-]{16,}")
+_TOKEN: Final = re.compile(r".*[=;].*|(?=.*[^A-Za-z._~@-]).{16,}")
 """Part of a path that may be a secret or the id of a user."""
 
 
@@ -79,7 +79,8 @@ class Endpoint:
             parts = _split(self.url)
             path = "/".join("*" if _TOKEN.fullmatch(part) else part for part in parts.path.rstrip("/").split("/"))
             port = f":{parts.port}" if parts.port not in (None, _PORTS.get(parts.scheme)) else ""
-            return f"{parts.hostname or ''}{port}{path}" or self.kind
+            host = parts.hostname or ""
+            return f"{f'[{host}]' if ':' in host else host}{port}{path}" or self.kind
         if self.command:
             return name_of(self.command[0], self.command[1:])
         return self.kind.removeprefix("mcp.")
@@ -116,10 +117,14 @@ def chooser_of(hubs: Hubs | None) -> Callable[[Endpoint], Hub]:
 
     def choose(endpoint: Endpoint) -> Hub:
         texts = endpoint.matched
-        found = (hub for pattern, hub in patterns.items() if any(fnmatchcase(text, pattern) for text in texts))
+        found = (hub for pattern, hub in patterns.items() if any(_fits(text, pattern) for text in texts))
         return _complete(next(found, None), endpoint)
 
     return choose
+
+
+def _fits(text: str, pattern: str) -> bool:
+    return text == pattern or fnmatchcase(text, pattern)  # a text may have brackets, as the address of IPv6
 
 
 def _complete(hub: Hub | None, endpoint: Endpoint) -> Hub:

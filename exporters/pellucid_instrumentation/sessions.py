@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from anyio import get_current_task
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.util.types import AttributeValue
@@ -22,6 +23,9 @@ from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.patches import Patches
 from pellucid_instrumentation.transports import Link, Transports, is_own
 
+MOST_WAITING: Final = 32
+"""Maximum number of listings of a session that wait for a next page."""
+
 _calling: Final[ContextVar[object]] = ContextVar("pellucid_mcp_calling", default=None)
 """Session whose `call_tool` runs in this context."""
 
@@ -32,12 +36,13 @@ class Session:
     Attributes:
         link: Its connection.
         attributes: Span attributes of requests.
+        waiting: Listings whose next page has not been requested; there may be several, of concurrent tasks.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.attributes: dict[str, AttributeValue] = link.attributes
-        self._listing: Listing | None = None
+        self.waiting: list[Listing] = []
         self._scope: Scope = shared_scope()
         self._start: int | None = None
 
@@ -59,15 +64,18 @@ class Session:
             self._start = self._scope.now()
 
     def exchange(self, method: str, params: Any, *, is_validation: bool) -> Exchange:
-        """Return the observation of a request."""
-        if method == "tools/list":
-            return Page(self, self._listing_for(getattr(params, "cursor", None), is_validation=is_validation))
+        """Return the observation of a request, before which a session without a handshake is connected."""
+        self.link.connected()
+        listing = self._continued(getattr(params, "cursor", None)) if method == "tools/list" else None
         self._abandon()
+        if method == "tools/list":
+            return Page(self, listing or Listing(self, is_validation=is_validation))
         return call_of(self, params) if method == "tools/call" else Exchange(self, method)
 
     def close(self, error: BaseException | None) -> None:
         """Record the end of the session."""
-        self._abandon()
+        while self.waiting:
+            self.waiting.pop().abandon()
         self.link.close()
         if self._start is None:
             return
@@ -77,17 +85,25 @@ class Session:
         self._scope.measure(semconv.MCP_SESSION_DURATION, self._start, labels, Context())  # no span lasts as long
         self._start = None
 
-    def _listing_for(self, cursor: str | None, *, is_validation: bool) -> Listing:
-        """Return the listing that a page continues, or a new one."""
-        if cursor is None or self._listing is None or self._listing.cursor != cursor:
-            self._abandon()
-            self._listing = Listing(self, is_validation=is_validation)
-        return self._listing
+    def _continued(self, cursor: str | None) -> Listing | None:
+        """Return the listing that waits for a page, of this task if there are several."""
+        found = [listing for listing in self.waiting if listing.cursor == cursor]
+        if not found:
+            return None
+        task = get_current_task().id
+        listing = next((listing for listing in found if listing.task == task), found[0])
+        self.waiting.remove(listing)
+        return listing
 
     def _abandon(self) -> None:
-        if self._listing is not None:
-            self._listing.abandon()
-            self._listing = None
+        """End the listings whose task has gone on to something else, and the oldest if there are too many."""
+        if not self.waiting:
+            return
+        task = get_current_task().id
+        excess = self.waiting[:-MOST_WAITING]
+        for listing in [listing for listing in self.waiting if listing.task == task or listing in excess]:
+            self.waiting.remove(listing)
+            listing.abandon()
 
 
 class Sessions:
@@ -95,7 +111,6 @@ class Sessions:
 
     def __init__(self, transports: Transports) -> None:
         self._transports = transports
-        self._lock = threading.Lock()
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
     def plan(self, patches: Patches) -> None:
@@ -113,10 +128,9 @@ class Sessions:
         patches.plan("mcp.client.session", apply)
 
     def _of(self, session: Any) -> Session:
-        with self._lock:
-            if (known := self._sessions.get(session)) is None:
-                known = self._sessions[session] = Session(self._transports.link_of(session))
-            return known
+        if (known := self._sessions.get(session)) is None:
+            known = self._sessions[session] = Session(self._transports.link_of(session))
+        return known
 
     async def _send_request(
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -185,13 +199,13 @@ class Sessions:
         try:
             return await wrapped(*args, **kwargs)
         finally:
-            _calling.reset(token)
+            with suppress(ValueError):  # collected, in another context
+                _calling.reset(token)
 
     async def _exit(
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        with self._lock:
-            known = self._sessions.get(session)
+        known = self._sessions.get(session)
         try:
             return await wrapped(*args, **kwargs)
         finally:

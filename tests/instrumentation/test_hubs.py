@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
+from threading import Barrier
 from typing import Any
 
 import mcp.client.stdio
@@ -14,6 +16,7 @@ from mcp import ClientSession
 
 from pellucid.errors import ConfigError
 from pellucid_instrumentation import Endpoint, Hub, instrument, uninstrument
+from pellucid_instrumentation.hubs import chooser_of
 from support.processes import PATIENCE, run_python
 
 URL = "https://ann:secret@mcp.example.com/mcp/?key=secret#secret"
@@ -26,12 +29,22 @@ URL = "https://ann:secret@mcp.example.com/mcp/?key=secret#secret"
         ("https://mcp.example.com:443/mcp", "mcp.example.com/mcp"),
         ("http://127.0.0.1:8000/mcp", "127.0.0.1:8000/mcp"),
         ("https://mcp.example.com/s/9f2c41aa7be04d1c9f2c41aa/mcp", "mcp.example.com/s/*/mcp"),
+        ("https://mcp.example.com/s/NTk2YjE0ZmQtYjE0ZC00==/mcp", "mcp.example.com/s/*/mcp"),
+        ("https://mcp.example.com/mcp;token=abc", "mcp.example.com/*"),
+        ("https://mcp.example.com/@modelcontextprotocol/mcp", "mcp.example.com/@modelcontextprotocol/mcp"),
+        ("http://[::1]:8000/mcp", "[::1]:8000/mcp"),
         ("http://[::1", "mcp.http"),
     ],
 )
 def test_a_url_names_a_hub_by_host_and_path(url: str, id_: str) -> None:
     """Without what may be secret: user, query, and parts of the path that look like tokens."""
     assert Endpoint(kind="mcp.http", url=url).default_id == id_
+
+
+def test_a_name_with_brackets_is_its_own_pattern() -> None:
+    """They are no set of characters, such as in an address of IPv6."""
+    choose = chooser_of({"[::1]:8000/mcp": "six", "[*]:8000/*": "no"})
+    assert choose(Endpoint(kind="mcp.http", url="http://[::1]:8000/mcp")).id == "six"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +62,9 @@ def test_a_url_names_a_hub_by_host_and_path(url: str, id_: str) -> None:
         (r"C:\tools\node.exe C:\secret\index.js", "node index.js"),
         ("/opt/server --token secret", "server"),
         ("uvx https://ann:secret@example.com/x", "uvx"),
+        ("uv --directory /srv/secret run weather.py", "uv weather.py"),
+        ("docker exec -i secret", "docker"),
+        ("pnpm start secret", "pnpm"),
     ],
 )
 def test_a_command_names_a_hub_by_program_and_package(command: str, id_: str) -> None:
@@ -101,6 +117,26 @@ def test_a_further_call_replaces_the_hubs(caplog: pytest.LogCaptureFixture) -> N
     uninstrument()
     assert twice.__wrapped__ is once.__wrapped__
     assert caplog.messages == []
+
+
+def test_threads_that_instrument_at_the_same_time() -> None:
+    """Nothing is wrapped twice."""
+    barrier, interval = Barrier(8), sys.getswitchinterval()
+
+    def together() -> None:
+        barrier.wait(PATIENCE)
+        instrument()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for future in [threads.submit(together) for _ in range(8)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(interval)
+    once: Any = ClientSession.send_request
+    uninstrument()
+    assert once.__wrapped__ is ClientSession.send_request
 
 
 def test_before_the_sdk_is_imported() -> None:

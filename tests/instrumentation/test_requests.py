@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from mcp import Client
+from mcp import Client, ClientSession
+from mcp.shared.memory import create_client_server_memory_streams
+from mcp_types import ListToolsResult
 from opentelemetry import trace
-from opentelemetry.trace import format_trace_id
+from opentelemetry.trace import SpanKind, format_trace_id
 
-from pellucid import Agent, ToolCall, semconv
+from pellucid import Agent, ToolCall, semconv, tool
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
-from pellucid_instrumentation import Endpoint, Hub
+from pellucid_instrumentation import Endpoint, Hub, messages
 from support.http_hub import http_hub
 from support.mcp_clients import instrumented, list_all, over_http, over_stdio
-from support.mcp_servers import modern_server
+from support.mcp_servers import listing_server, modern_server, tool_of
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
@@ -78,6 +81,25 @@ async def test_pages_of_one_listing_are_one(telemetry: Captured, hub: HttpHub) -
     assert telemetry.histogram(semconv.MCP_OPERATION_DURATION, mcp_method_name="tools/list").count == 4
 
 
+@pytest.mark.usefixtures("quiet_opentelemetry")
+async def test_listings_at_the_same_time(telemetry: Captured) -> None:
+    """Each is one round trip with all its pages, whatever other tasks request of the session meanwhile."""
+
+    def page(cursor: str | None) -> ListToolsResult:
+        number = int(cursor or 0)
+        return ListToolsResult(tools=[tool_of(f"t{number}")], next_cursor=str(number + 1) if number < 3 else None)
+
+    with instrumented({"*": "pages"}):
+        async with Client(listing_server(page)) as client, anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(list_all, client.session)
+                tasks.start_soon(client.session.call_tool, "t0", {})
+    spans = [attributes(span) for span in telemetry.find("discover_tools pages")]
+    counts = [span[semconv.DISCOVERY_TOOL_COUNT] for span in spans if span[semconv.DISCOVERY_CACHE] == "none"]
+    assert counts == [4, 4, 4]
+    assert telemetry.value(semconv.CATALOG_SIZE, pellucid_provider_id="pages") == 4
+
+
 async def test_a_listing_that_checks_a_result_is_no_discovery(telemetry: Captured) -> None:
     """The MCP SDK makes it within the call of a tool that it does not know."""
     with instrumented({"*": Hub("time", objective=1e-9)}):
@@ -110,6 +132,62 @@ async def test_the_framework_has_a_span_of_the_call(telemetry: Captured, hub: Ht
     duration = telemetry.histogram(semconv.TOOL_DURATION, gen_ai_tool_name="search")
     assert duration.count == 2
     assert format_trace_id(span.get_span_context().trace_id) in {exemplar.trace_id for exemplar in duration.exemplars}
+
+
+async def test_a_span_of_a_server_is_not_that_of_the_call(telemetry: Captured, hub: HttpHub) -> None:
+    """A server that passes a call on to another one makes a further call, of the same tool."""
+    telemetry.is_checked = False  # the check knows nothing of spans that are not ours
+    tracer = telemetry.tracer_provider.get_tracer("server")
+    facts = {semconv.MCP_METHOD_NAME: "tools/call", semconv.TOOL_NAME: "search"}
+    with instrumented({"*": "hub"}):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            with tracer.start_as_current_span("tools/call search", kind=SpanKind.SERVER, attributes=facts):
+                await session.call_tool("search", {})
+    assert semconv.PROVIDER_ID not in attributes(telemetry.span("tools/call search"))
+    assert attributes(telemetry.span("execute_tool search"))[semconv.PROVIDER_ID] == "hub"
+
+
+async def test_a_tool_of_ours_that_calls_one_of_the_same_name(telemetry: Captured, hub: HttpHub) -> None:
+    """Its span has one provider, that of its one measurement; what it lacks is completed."""
+    telemetry.is_checked = False  # the check knows nothing of listings within calls
+    with instrumented({"*": "hub"}):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+
+            @tool
+            async def search() -> str:
+                """Search."""
+                return messages.text_of(await session.call_tool("search", {}))
+
+            await within(Agent("a", model=ScriptedModel(ToolCall("search", {}), "done"), tools=[search]).run("x"))
+    facts = attributes(telemetry.span("execute_tool search"))
+    measured = telemetry.histogram(semconv.TOOL_DURATION, gen_ai_tool_name="search")
+    assert facts[semconv.PROVIDER_ID] == measured.attributes[semconv.PROVIDER_ID] == "static"
+    assert facts[semconv.MCP_SERVER_NAME] == "catalogue"
+
+
+async def test_a_session_without_a_handshake(telemetry: Captured, hub: HttpHub) -> None:
+    """It is connected by its first request, so that it does not seem to hang while it is open."""
+    with instrumented({"*": "hub"}):
+        async with over_http(hub.url) as session:
+            await list_all(session)
+            assert telemetry.value(semconv.DISCOVERY_INFLIGHT_AGE, pellucid_provider_id="hub") == 0
+    assert telemetry.histogram(semconv.MCP_CONNECT_DURATION, pellucid_provider_id="hub").count == 1
+
+
+async def test_a_call_that_is_collected() -> None:
+    """It is closed in another context than it began in, without an error of ours."""
+
+    class Waiting(ClientSession):
+        async def send_request(self, *_args: Any, **_options: Any) -> Any:
+            await anyio.sleep_forever()
+
+    with instrumented():
+        async with create_client_server_memory_streams() as ((read, write), _):
+            call = Waiting(read, write).call_tool("search", {})
+            copy_context().run(call.send, None)
+            call.close()
 
 
 async def test_a_listing_belongs_to_the_run_of_its_caller(telemetry: Captured, hub: HttpHub) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,8 +9,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import anyio
 import httpx
 import pytest
+from mcp import ClientSession, MCPError
+from mcp.shared.memory import create_client_server_memory_streams
 
 from pellucid import (
     Agent,
@@ -22,6 +24,7 @@ from pellucid import (
     ToolCall,
     ToolContext,
     ToolRegistry,
+    Verdict,
     observe,
     tool,
 )
@@ -38,16 +41,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pellucid.offer import Policy
     from pellucid_exporters.testing import Captured
 
 pytestmark = pytest.mark.integration
 
 MODULE = '''
-import anyio
+import subprocess
+import sys
+
 from pellucid import Agent, ToolRegistry
 from pellucid.testing import ScriptedModel
 
 print("a stray line")
+subprocess.run([sys.executable, "-c", "print('a stray line of a process')"], check=True)
 
 
 def rooms(floor: int) -> list[str]:
@@ -55,13 +62,7 @@ def rooms(floor: int) -> list[str]:
     return [f"{floor}-1", f"{floor}-2"]
 
 
-async def wait() -> None:
-    """Wait until the server ends."""
-    print("waiting", flush=True)
-    await anyio.sleep_forever()
-
-
-registry = ToolRegistry([rooms, wait], id="rooms")
+registry = ToolRegistry([rooms], id="rooms")
 agent = Agent("porter", model=ScriptedModel(*["Room 7."] * 9), description="Finds rooms.")
 '''
 
@@ -134,6 +135,21 @@ async def test_a_hub_that_fails_is_an_error_of_the_protocol() -> None:
     await provider.aclose()
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("policy", [None, lambda _request: Verdict("halt", "secret path")], ids=["hub", "policy"])
+async def test_a_call_that_cannot_list_first(policy: Policy | None) -> None:
+    """It fails as a listing does, also with clients of the protocol before, which get other errors with their text."""
+    hub = FakeHub([rooms], faults=[OSError("secret path")] if policy is None else [])
+    server = mcp_server(observe(DiscoveryProvider(hub, id="hub"), policy=policy))
+    async with create_client_server_memory_streams() as (streams, ours), anyio.create_task_group() as tasks:
+        tasks.start_soon(server.run, *ours, server.create_initialization_options())
+        async with ClientSession(*streams) as session:
+            await session.initialize()
+            with pytest.raises(MCPError, match=r"the tools of 'hub' cannot be listed now \((OSError|policy_halt)\)"):
+                await within(session.call_tool("rooms", {}))
+        tasks.cancel_scope.cancel()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the module to serve."""
@@ -143,7 +159,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.anyio
 async def test_stdio(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Any client starts it as a process; what its modules print does not disturb the protocol."""
+    """Any client starts it as a process; what its modules and their processes print does not disturb the protocol."""
     command = (sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry")
     provider = observe(MCPProvider.stdio(*command, id="client", cwd=folder, env=dict(os.environ)))
     assert (await within(provider.call_tool("rooms", {"floor": 3}))).response == '["3-1", "3-2"]'
@@ -151,24 +167,19 @@ async def test_stdio(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []  # of the client, about lines that are no messages
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_server_over_stdio(folder: Path, number: signal.Signals) -> None:
-    """Also while a tool runs, and although the client keeps its end of standard input open."""
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_stdio(folder: Path, stop: signal.Signals) -> None:
+    """At once, although the client says nothing and stays."""
     command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry"]
-    pipe = subprocess.PIPE
-    greeting = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-    with subprocess.Popen(command, cwd=folder, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(
+        command, cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdin is not None
-        assert process.stderr is not None
-        for request in (
-            {"id": 1, "method": "initialize", "params": greeting},
-            {"method": "notifications/initialized"},
-            {"id": 2, "method": "tools/call", "params": {"name": "wait", "arguments": {}}},
-        ):
-            process.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
+        assert process.stdout is not None
+        process.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
         process.stdin.flush()
-        assert "waiting\n" in process.stderr
-        process.send_signal(number)
+        process.stdout.readline()
+        process.send_signal(stop)
         try:
             assert process.wait(PATIENCE) == 0
         finally:
@@ -177,15 +188,14 @@ def test_a_signal_ends_a_server_over_stdio(folder: Path, number: signal.Signals)
 
 @pytest.fixture
 def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return the address of a server that needs a token; SIGTERM ends it, and its log has no query."""
+    """Return the address of a server that needs a token; SIGTERM ends it, without an error and a secret in its log."""
     monkeypatch.setenv("PELLUCID_API_TOKEN", "of-a-test")
     port = free_port()
     command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:agent", "--http", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    assert process.stderr is not None
     seen: list[str] = []
-    for line in process.stderr:
+    for line in process.stdout:
         seen.append(line)
         if "Uvicorn running" in line:
             break
@@ -193,11 +203,12 @@ def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         pytest.fail("".join(seen))
     yield f"http://127.0.0.1:{port}/mcp"
     process.send_signal(signal.SIGTERM)
-    assert "Traceback" not in process.stderr.read()
-    assert "of-a-query" not in process.stdout.read()
+    log = process.stdout.read()
     assert process.wait(PATIENCE) == 0
     process.stdout.close()
-    process.stderr.close()
+    assert "401 Unauthorized" in log
+    assert "Traceback" not in log
+    assert "key" not in log
 
 
 @pytest.mark.anyio
@@ -207,20 +218,20 @@ async def test_http(address: str) -> None:
     assert (await within(provider.call_tool("porter", {"input": "a room"}))).response == "Room 7."
     await provider.aclose()
     async with httpx.AsyncClient() as stranger:
-        answer = await stranger.post(
-            f"{address}?key=of-a-query", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-        )
+        answer = await stranger.post(f"{address}?key=secret", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     assert (answer.status_code, answer.json()) == (401, {"error": "missing or invalid bearer token"})
 
 
-def test_a_port_that_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """The error names it, after the reason of the system."""
+def test_a_port_in_use(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names it."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["mcp", "serve", "place:registry", "--http", "--port", str(port)]) == 2
-    assert f"cannot listen on 127.0.0.1, port {port}" in capfd.readouterr().err
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
+        assert main(["mcp", "serve", "place:registry", "--http", "--port", port]) == 2
+    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

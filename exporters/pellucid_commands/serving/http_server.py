@@ -1,4 +1,4 @@
-"""The HTTP server of the commands: uvicorn without handlers of signals, and with patience that ends."""
+"""The HTTP server of the commands that serve: uvicorn without handlers of signals, and with patience that ends."""
 
 from __future__ import annotations
 
@@ -16,43 +16,34 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from argparse import Namespace
     from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp
 
-SHUTDOWN: Final = 5
-"""Seconds for open requests to finish before the server ends."""
 HEADERS_TIMEOUT: Final = 10.0
 """Seconds in which the headers of a request must arrive."""
 READ_TIMEOUT: Final = 60.0
 """Seconds for which a client may leave an answer unread when the buffers are full."""
+SHUTDOWN: Final = 5
+"""Seconds that open requests and streams get at the end."""
 
 
-async def listen(
-    app: ASGIApp, options: Namespace, on_signal: Callable[[], object] = lambda: None, *, most: int | None = None
-) -> bool:
-    """Serve until SIGTERM or SIGINT; then finish open requests.
+async def listen(app: ASGIApp, host: str, port: int, on_stop: Callable[[], None] | None = None, **options: Any) -> bool:
+    """Serve until SIGTERM or SIGINT, and finish open requests; a second signal ends them.
+
+    Return False if the server could not listen.
 
     Args:
         app: The application.
-        options: The options `host` and `port`.
-        on_signal: Called at the signal.
-        most: Maximum number of connections.
-
-    Returns:
-        Whether the server could listen; if not, uvicorn has logged why.
+        host: Address to listen on.
+        port: Port.
+        on_stop: Called at a signal.
+        **options: Further ones of `uvicorn.Config`.
     """
-    config = uvicorn.Config(
-        app,
-        host=options.host,
-        port=options.port,
-        http=Protocol,
-        server_header=False,
-        limit_concurrency=most,
-        timeout_graceful_shutdown=SHUTDOWN,
-    )
     logging.getLogger("uvicorn.access").addFilter(hide_query)
+    config = uvicorn.Config(
+        app, host, port, http=Protocol, server_header=False, timeout_graceful_shutdown=SHUTDOWN, **options
+    )
     server = Server(config)
     async with anyio.create_task_group() as tasks:
 
@@ -61,7 +52,8 @@ async def listen(
                 async for _ in signals:
                     server.force_exit = server.should_exit  # at the second signal
                     server.should_exit = True
-                    on_signal()
+                    if on_stop is not None:
+                        on_stop()
 
         tasks.start_soon(stop_at_signal)
         with suppress(SystemExit):  # after an error, which uvicorn has logged

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
-from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
-from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-from anyio import from_thread
-from anyio.lowlevel import current_token
 
 from pellucid import Limits, ToolProvider, observe
 from pellucid.cli import Command
@@ -28,12 +22,12 @@ from pellucid_commands.serving.options import (
     seconds,
     telemetry_of,
 )
+from pellucid_commands.serving.standard_streams import lines_of_input, output_to_stderr
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from anyio.streams.memory import MemoryObjectReceiveStream
     from mcp.server.lowlevel import Server
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -83,7 +77,7 @@ def _provider(options: Namespace) -> ObservedProvider[None]:
     """Return what is to be served; one that is observed keeps its limits."""
     from pellucid.adapters.mcp_server import agent_tools
 
-    with redirect_stdout(sys.stderr):  # standard output is for the protocol
+    with output_to_stderr():  # standard output is for the protocol
         found = load(options.place)
     if agents := agents_in(found):
         found = agent_tools(agents)
@@ -94,15 +88,7 @@ def _provider(options: Namespace) -> ObservedProvider[None]:
     return observe(found, limits=Limits(tool_timeout=options.timeout))
 
 
-async def _serve_http(app: ASGIApp, options: Namespace) -> None:
-    from pellucid_commands.serving.http_server import listen
-
-    if not await listen(app, options):
-        raise cannot_listen(options)
-
-
 async def _serve_stdio(server: Server[Any]) -> None:
-    """Serve until the client closes standard input, or a signal."""
     from mcp.server.stdio import stdio_server
 
     async with anyio.create_task_group() as tasks:
@@ -113,32 +99,16 @@ async def _serve_stdio(server: Server[Any]) -> None:
                     tasks.cancel_scope.cancel()
 
         tasks.start_soon(stop_at_signal)
-        lines: Any = _stdin()
-        async with lines, stdio_server(lines) as (read, write):
+        async with lines_of_input() as lines, stdio_server(cast("Any", lines)) as (read, write):
             await server.run(read, write, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 
 
-def _stdin() -> MemoryObjectReceiveStream[str]:
-    """Return the lines of standard input, which tools and their processes then find empty.
+async def _serve_http(app: ASGIApp, options: Namespace) -> None:
+    from pellucid_commands.serving.http_server import listen
 
-    A daemon thread reads them: the process would wait for any other thread that waits for a line.
-    """
-    protocol = os.dup(0)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
-    send, receive = anyio.create_memory_object_stream[str]()
-    loop = current_token()
-
-    def read() -> None:
-        with suppress(anyio.BrokenResourceError, anyio.RunFinishedError):
-            for line in os.fdopen(protocol, encoding="utf-8", errors="replace"):
-                from_thread.run(send.send, line, token=loop)
-            from_thread.run_sync(send.close, token=loop)
-
-    Thread(target=read, name="pellucid-stdin", daemon=True).start()
-    return receive
+    if not await listen(app, options.host, options.port):
+        raise cannot_listen(options)
 
 
 def _http_app(server: Server[Any], options: Namespace) -> ASGIApp:

@@ -139,6 +139,11 @@ def log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
 
 
+def cannot_listen(options: Namespace) -> ConfigError:
+    """Return the error of a server that cannot listen."""
+    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
+
+
 def authentication(host: str) -> Authenticate:
     """Return what authenticates callers: the bearer token of the environment, or without one that they are local.
 
@@ -155,11 +160,6 @@ def authentication(host: str) -> Authenticate:
             f"without a bearer token the server is for this machine only, not for {host}; set {TOKEN_VARIABLE}"
         )
     return loopback_only
-
-
-def cannot_listen(options: Namespace) -> ConfigError:
-    """Return the error of a server that could not listen, after uvicorn has logged why."""
-    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
 
 
 def positive(text: str) -> int:

@@ -120,18 +120,17 @@ async def _serve(
 
 
 async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> bool:
-    """Serve until a signal; then give the worker's runs back, and end streams. Return False if it could not listen."""
+    """Serve until a signal; then give the worker's runs back, end streams, and finish open requests.
+
+    Return False if the server could not listen.
+    """
     from pellucid_commands.serving.http_server import listen
 
-    def on_signal() -> None:
+    def drain() -> None:
         worker.cancel()
         app.state.drain()
 
-    return await listen(app, options, on_signal, most=options.max_connections)
-
-
-def _cannot_listen(options: Namespace) -> ConfigError:
-    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
+    return await listen(app, options.host, options.port, drain, limit_concurrency=options.max_connections)
 
 
 COMMAND: Final = Command(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pellucid.adapters.content import mcp_result, mcp_tool, observed
 from pellucid.agent import Agent
-from pellucid.errors import ConfigError, DiscoveryError
+from pellucid.errors import ConfigError, DiscoveryError, PolicyHalt
 from pellucid.failures import error_type_of
 from pellucid.providers import ToolProvider
 from pellucid.providers.wrappers import StaticTools
@@ -57,15 +58,23 @@ def mcp_server(provider: ToolProvider[None], *, name: str | None = None, version
     source = observed(provider)
 
     async def list_tools(ctx: object, params: PaginatedRequestParams | None) -> ListToolsResult:
-        try:
+        with _refusing(source.id):
             tools = await source.list_tools()
-        except DiscoveryError as error:  # its text may have details that are not for clients
-            problem = f"the tools of {source.id!r} cannot be listed now ({error_type_of(error)})"
-            raise MCPError(INTERNAL_ERROR, problem) from error
         return ListToolsResult(tools=[MCPTool.model_validate(mcp_tool(tool)) for tool in tools])
 
     async def call_tool(ctx: object, params: CallToolRequestParams) -> CallToolResult:
-        result = await source.call_tool(params.name, params.arguments or {})
+        with _refusing(source.id):
+            result = await source.call_tool(params.name, params.arguments or {})
         return CallToolResult.model_validate(mcp_result(result))
 
     return Server(name or source.id, version=version, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+@contextmanager
+def _refusing(provider_id: str) -> Iterator[None]:
+    """Raise the error of the protocol when tools cannot be listed, also before a call."""
+    try:
+        yield
+    except (DiscoveryError, PolicyHalt) as error:  # their text may have details that are not for clients
+        problem = f"the tools of {provider_id!r} cannot be listed now ({error_type_of(error)})"
+        raise MCPError(INTERNAL_ERROR, problem) from error
