@@ -165,25 +165,28 @@ class Sessions:
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         known = guarded(self._connecting, session)
+        if known is None:
+            return await wrapped(*args, **kwargs)
         try:
-            result = await wrapped(*args, **kwargs)
+            with known.link.waiting():
+                result = await wrapped(*args, **kwargs)
         except BaseException as error:
-            if known is not None:
-                guarded(known.link.connected, error)
+            guarded(known.link.connected, error)
             raise
-        if known is not None:
-            guarded(lambda: known.connected(messages.protocol_version(result), messages.server_info(result)))
+        guarded(lambda: known.connected(messages.protocol_version(result), messages.server_info(result)))
         return result
 
     async def _send_discover(
         self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         known = guarded(self._connecting, session) if not is_own() else None
-        try:
+        if known is None:
             return await wrapped(*args, **kwargs)
+        try:
+            with known.link.waiting():
+                return await wrapped(*args, **kwargs)
         except BaseException as error:
-            if known is not None:
-                guarded(known.link.refused, error)
+            guarded(known.link.refused, error)
             raise
 
     def _adopt(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -36,8 +36,6 @@ class Connecting:
         self._scope: Scope = shared_scope()
         self._link = link
         self._start = self._scope.now()
-        self._inflight = ExitStack()
-        self._inflight.enter_context(self._scope.instruments.hubs.fetching(link.id))
         self.error: BaseException | None = None
         self.is_over = False
 
@@ -46,7 +44,6 @@ class Connecting:
         if self.is_over:
             return
         self.is_over = True
-        self._inflight.close()
         labels: dict[str, AttributeValue] = {
             semconv.PROVIDER_ID: self._link.id,
             semconv.PROVIDER_KIND: self._link.endpoint.kind,
@@ -59,9 +56,7 @@ class Connecting:
         """Record a connection that was closed before the end of the handshake, with its last error if it had one."""
         if self.error is not None:
             self.end(self.error)
-        else:
-            self.is_over = True
-            self._inflight.close()
+        self.is_over = True
 
 
 class Link:
@@ -94,6 +89,10 @@ class Link:
         """Start to measure the opening of the connection, unless it is measured."""
         if self.connecting is None:
             self.connecting = Connecting(self)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Count a step of the opening as in flight until the context exits; between steps, the hub is not awaited."""
+        return guarded(lambda: shared_scope().instruments.hubs.fetching(self.id)) or nullcontext()
 
     def connected(self, error: BaseException | None = None) -> None:
         """Record the end of the handshake."""
@@ -185,7 +184,8 @@ class _Observed:
                 self._close()
         guarded(self._link.connect)
         try:
-            self._streams = await self._generator.__anext__()
+            with self._link.waiting():
+                self._streams = await self._generator.__anext__()
         except BaseException as error:
             guarded(self._link.connected, error)
             raise

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from mcp import Client, ClientSession
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import ListToolsResult
 from opentelemetry import trace
@@ -227,6 +228,13 @@ async def test_a_hub_that_hangs_has_an_age(telemetry: Captured, hub: HttpHub, me
     assert age() == 0
     if method == "tools/list":
         assert ending(telemetry.span("discover_tools hub")) == ("cancelled", "UNSET", None)
+
+
+async def test_a_connection_that_nobody_uses_has_no_age(telemetry: Captured, hub: HttpHub) -> None:
+    """Such as that of a proxy that passes messages on: the hub is not awaited, so it does not hang."""
+    with instrumented({"*": "hub"}):
+        async with streamable_http_client(hub.url):
+            assert telemetry.value(semconv.DISCOVERY_INFLIGHT_AGE, pellucid_provider_id="hub") == 0
 
 
 async def test_errors_are_those_of_our_own_provider(telemetry: Captured) -> None:
