@@ -48,6 +48,20 @@ async def theirs() -> None:
         check(telemetry, hub, list(CALLS), listings=1)
 
 
+async def any_arguments() -> None:
+    """Arguments of our tools may be named as those of LangChain's methods."""
+    names = ("config", "run_manager", "callbacks", "self")
+
+    async def run(arguments: Any, _ctx: pellucid.ToolContext) -> Any:
+        return arguments
+
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    echo = pellucid.Tool(name="echo", description="Echo.", input_schema=schema, run=run)
+    [converted] = await langchain_tools(pellucid.ToolRegistry([echo], id="registry"))
+    given = dict.fromkeys(names, "x")
+    assert json.loads(await converted.ainvoke(given)) == given
+
+
 @tool
 def count(floor: int) -> dict[str, int]:
     """Count the rooms."""
@@ -75,5 +89,6 @@ async def ours() -> None:
 
 if __name__ == "__main__":
     asyncio.run(theirs())
+    asyncio.run(any_arguments())
     asyncio.run(ours())
     print("ok")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Unpack
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from pellucid.adapters.content import observed, text_of
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError
-from pellucid.observed import ObservedProvider
 from pellucid.providers import ToolProvider
 from pellucid.tools import Tool
 from pellucid.tools.tool import ToolOptions
@@ -29,23 +29,31 @@ async def langchain_tools(provider: ToolProvider[None]) -> list[BaseTool]:
         DiscoveryError: the provider failed.
     """
     source = observed(provider)
-    return [_converted(source, tool) for tool in await source.list_tools()]
+    return [
+        _PellucidTool(
+            name=tool.name,
+            description=tool.description,
+            args_schema=tool.input_schema,
+            handle_tool_error=True,
+            call=partial(source.call_tool, tool.name),
+        )
+        for tool in await source.list_tools()
+    ]
 
 
-def _converted(source: ObservedProvider[None], tool: Tool[Any]) -> BaseTool:
-    async def call(**arguments: Any) -> str:
-        result = await source.call_tool(tool.name, arguments)
+class _PellucidTool(BaseTool):
+    """Tool of a provider; a `StructuredTool` would keep arguments such as `config` for itself."""
+
+    call: Any  # a function of the arguments
+
+    def _run(self, /, **arguments: Any) -> str:
+        raise NotImplementedError("tools of Pellucid are async; use ainvoke()")
+
+    async def _arun(self, /, **arguments: Any) -> str:
+        result = await self.call(arguments)
         if result.is_error:
             raise ToolException(text_of(result))
         return text_of(result)
-
-    return StructuredTool(
-        name=tool.name,
-        description=tool.description,
-        args_schema=tool.input_schema,
-        coroutine=call,
-        handle_tool_error=True,
-    )
 
 
 def from_langchain(theirs: BaseTool, **options: Unpack[ToolOptions]) -> Tool:
