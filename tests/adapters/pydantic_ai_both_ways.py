@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, DeferredToolResults, FunctionToolset, ModelRetry
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -65,6 +66,12 @@ def drawing(floor: int) -> BinaryContent:
 
 
 @toolset.tool_plain
+def page(floor: int) -> list[Any]:
+    """Return a text, data and a drawing, as servers of MCP do."""
+    return ["hall", {"floor": floor}, drawing(floor)]
+
+
+@toolset.tool_plain
 def refuse(floor: int) -> str:
     """Refuse."""
     raise ModelRetry("no such floor")
@@ -81,7 +88,9 @@ async def ours() -> None:
     with capture() as telemetry:
         provider = pellucid.DiscoveryProvider(PydanticAIHub(toolset), id="theirs", ttl=60)
         agent = pellucid.Agent(
-            "a", model=ScriptedModel(calls_of("count", "drawing", "refuse", "lock"), "done"), providers=[provider]
+            "a",
+            model=ScriptedModel(calls_of("count", "drawing", "page", "refuse", "lock"), "done"),
+            providers=[provider],
         )
         paused = await agent.run("x")
         assert [request.tool_name for request in paused.approvals] == ["lock"]
@@ -92,6 +101,8 @@ async def ours() -> None:
         assert results["count"].response == {"count": 20}
         [image] = results["drawing"].response
         assert (image.content, image.modality) == ("aGVsbG8=", "image")
+        hall, data, drawn = results["page"].response
+        assert (hall.content, data.content, drawn) == ("hall", '{"floor":2}', image)
         assert (results["refuse"].response, results["refuse"].is_error) == ("no such floor", True)
         assert results["lock"].response == "locked 2"
         assert {span.name for span in telemetry.find("discover_tools")} == {"discover_tools theirs"}

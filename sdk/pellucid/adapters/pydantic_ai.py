@@ -12,7 +12,7 @@ from pydantic_ai.tools import AgentDepsT, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.usage import RunUsage
-from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import SchemaValidator, core_schema, to_json
 
 from pellucid.adapters.content import observed, text_of
 from pellucid.context import DiscoveryContext, ToolContext
@@ -120,7 +120,12 @@ def _content(part: Part) -> Any:
 
 def _value(value: Any) -> Any:
     value = value.return_value if isinstance(value, ToolReturn) else value
-    if not isinstance(value, BinaryContent):
-        return value
-    content = base64.b64encode(value.data).decode()
-    return BlobPart(content=content, modality=modality_of(value.media_type), mime_type=value.media_type)
+    items = value if isinstance(value, list) else [value]
+    return tuple(map(_part, items)) if any(isinstance(item, BinaryContent) for item in items) else value
+
+
+def _part(item: Any) -> Part:
+    if not isinstance(item, BinaryContent):
+        return TextPart(item if isinstance(item, str) else to_json(item).decode())
+    content = base64.b64encode(item.data).decode()
+    return BlobPart(content=content, modality=modality_of(item.media_type), mime_type=item.media_type)
