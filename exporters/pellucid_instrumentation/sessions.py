@@ -26,6 +26,9 @@ from pellucid_instrumentation.transports import Link, Transports, is_own
 MOST_WAITING: Final = 32
 """Maximum number of listings of a session that wait for a next page."""
 
+MAX_TEXT: Final = 256
+"""Maximum characters of what a server says about itself, which each of its spans has."""
+
 _calling: Final[ContextVar[object]] = ContextVar("pellucid_mcp_calling", default=None)
 """Session whose `call_tool` runs in this context."""
 
@@ -57,7 +60,9 @@ class Session:
             semconv.MCP_SERVER_NAME: getattr(info, "name", None),
             semconv.MCP_SERVER_VERSION: getattr(info, "version", None),
         }
-        told: dict[str, AttributeValue] = {name: value for name, value in known.items() if isinstance(value, str)}
+        told: dict[str, AttributeValue] = {
+            name: value[:MAX_TEXT] for name, value in known.items() if isinstance(value, str)
+        }
         self.attributes = self.link.attributes | told
         self.link.connected()
         if self._start is None:

@@ -48,16 +48,18 @@ async def theirs() -> None:
         check(telemetry, hub, list(CALLS), listings=1)
 
 
-@pellucid.tool
-def search(config: str, callbacks: list[str]) -> str:
-    """Search, with arguments whose names LangChain uses itself."""
-    return f"{config} {callbacks}"
+async def any_arguments() -> None:
+    """Arguments of our tools may be named as those of LangChain's methods."""
+    names = ("config", "run_manager", "callbacks", "self")
 
+    async def run(arguments: Any, _ctx: pellucid.ToolContext) -> Any:
+        return arguments
 
-async def arguments() -> None:
-    """Arguments arrive, whatever their names."""
-    [ours] = await langchain_tools(pellucid.static_tools([search]))
-    assert await ours.ainvoke({"config": "a", "callbacks": ["b"]}) == "a ['b']"
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    echo = pellucid.Tool(name="echo", description="Echo.", input_schema=schema, run=run)
+    [converted] = await langchain_tools(pellucid.ToolRegistry([echo], id="registry"))
+    given = dict.fromkeys(names, "x")
+    assert json.loads(await converted.ainvoke(given)) == given
 
 
 @tool
@@ -95,6 +97,6 @@ async def ours() -> None:
 
 if __name__ == "__main__":
     asyncio.run(theirs())
-    asyncio.run(arguments())
+    asyncio.run(any_arguments())
     asyncio.run(ours())
     print("ok")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, DeferredToolResults, FunctionToolset, ModelRetry
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -12,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import pellucid
-from adapters.shop import PNG, answered, calls_of, check, shop
+from adapters.shop import answered, calls_of, check, shop
 from pellucid.adapters.pydantic_ai import PellucidToolset, PydanticAIHub
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
@@ -59,9 +60,15 @@ def count(floor: int) -> dict[str, int]:
 
 
 @toolset.tool_plain
-def drawing(floor: int) -> list[str | BinaryContent]:
+def drawing(floor: int) -> BinaryContent:
     """Draw."""
-    return [f"floor {floor}", BinaryContent(b"hello", media_type="image/png")]
+    return BinaryContent(b"hello", media_type="image/png")
+
+
+@toolset.tool_plain
+def page(floor: int) -> list[Any]:
+    """Return a text, data and a drawing, as servers of MCP do."""
+    return ["hall", {"floor": floor}, drawing(floor)]
 
 
 @toolset.tool_plain
@@ -81,7 +88,9 @@ async def ours() -> None:
     with capture() as telemetry:
         provider = pellucid.DiscoveryProvider(PydanticAIHub(toolset), id="theirs", ttl=60)
         agent = pellucid.Agent(
-            "a", model=ScriptedModel(calls_of("count", "drawing", "refuse", "lock"), "done"), providers=[provider]
+            "a",
+            model=ScriptedModel(calls_of("count", "drawing", "page", "refuse", "lock"), "done"),
+            providers=[provider],
         )
         paused = await agent.run("x")
         assert [request.tool_name for request in paused.approvals] == ["lock"]
@@ -90,7 +99,10 @@ async def ours() -> None:
         run = await agent.resume(paused.checkpoint, decisions=[decision])
         results = answered([part for message in run.messages for part in message.parts])
         assert results["count"].response == {"count": 20}
-        assert results["drawing"].response == (pellucid.TextPart("floor 2"), PNG)
+        [image] = results["drawing"].response
+        assert (image.content, image.modality) == ("aGVsbG8=", "image")
+        hall, data, drawn = results["page"].response
+        assert (hall.content, data.content, drawn) == ("hall", '{"floor":2}', image)
         assert (results["refuse"].response, results["refuse"].is_error) == ("no such floor", True)
         assert results["lock"].response == "locked 2"
         assert {span.name for span in telemetry.find("discover_tools")} == {"discover_tools theirs"}

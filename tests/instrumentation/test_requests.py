@@ -177,6 +177,16 @@ async def test_a_session_without_a_handshake(telemetry: Captured, hub: HttpHub) 
     assert telemetry.histogram(semconv.MCP_CONNECT_DURATION, pellucid_provider_id="hub").count == 1
 
 
+async def test_a_server_with_a_long_name(telemetry: Captured) -> None:
+    """It does not make every span large."""
+    server = listing_server(lambda _cursor: ListToolsResult(tools=[]))
+    server.name = "x" * 10_000
+    with instrumented({"*": "hub"}):
+        async with Client(server) as client:
+            await list_all(client.session)
+    assert attributes(telemetry.span("discover_tools hub"))[semconv.MCP_SERVER_NAME] == "x" * 256
+
+
 async def test_a_call_that_is_collected() -> None:
     """It is closed in another context than it began in, without an error of ours."""
 

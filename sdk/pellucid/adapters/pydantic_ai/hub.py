@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 
 from pydantic_ai import BinaryContent, ModelRetry, RunContext, ToolReturn
@@ -12,7 +11,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_ai.usage import RunUsage
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json
 
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ToolError
@@ -74,4 +73,4 @@ def _part(item: Any) -> Part:
     if isinstance(item, BinaryContent):
         content = base64.b64encode(item.data).decode()
         return BlobPart(content=content, modality=modality_of(item.media_type), mime_type=item.media_type)
-    return TextPart(item if isinstance(item, str) else json.dumps(to_jsonable_python(item), ensure_ascii=False))
+    return TextPart(item if isinstance(item, str) else to_json(item).decode())
