@@ -24,6 +24,7 @@ from pellucid import (
 )
 from pellucid.testing import ScriptedModel
 from support import scene
+from support.clock import SOON, pass_time
 from support.conventions import ATTRIBUTES, SPANS, TYPES
 from support.runs import attributes, within
 
@@ -142,15 +143,18 @@ class Sluggish:
     name = "sluggish"
     provider_name = "test"
 
-    def __init__(self, *, error: Exception | None = None) -> None:
+    def __init__(self, *, error: Exception | None = None, passes_time: bool = False) -> None:
         self.started = anyio.Event()
         self._error = error
+        self._passes_time = passes_time
 
     async def generate(self, request: object) -> Any:
         """Say nothing."""
         self.started.set()
         if self._error is not None:
             raise self._error
+        if self._passes_time:
+            pass_time()
         await anyio.sleep_forever()
 
     async def stream(self, request: object) -> AsyncIterator[Any]:
@@ -165,8 +169,8 @@ async def test_an_answer_that_did_not_come_to_its_end_finished_with_an_error(
     telemetry: Captured, end: str, streamed: bool
 ) -> None:
     """`finish_reasons` is `error`, whatever cut the answer short; `error.type` says whether that was a failure."""
-    model = Sluggish(error=OSError("gone") if end == "failed" else None)
-    limits = Limits(deadline=0.1 if end == "timeout" else None)
+    model = Sluggish(error=OSError("gone") if end == "failed" else None, passes_time=end == "timeout")
+    limits = Limits(deadline=SOON if end == "timeout" else None)
     token = CancelToken()
     agent = scene.agent(model=model, limits=limits)
     errors = {"failed": ModelError, "cancelled": RunCancelled, "timeout": RunTimeout}

@@ -164,7 +164,7 @@ def dripping_server() -> Iterator[str]:
 def test_an_answer_without_an_end_ends_the_check(doctor: Doctor) -> None:
     """It is given up, and named, however the server keeps it alive."""
     with dripping_server() as address:
-        report = doctor("--metrics", address, timeout=0.1)
+        report = doctor("--metrics", address, timeout=1.0)
     assert "came to no end" in report.about("metrics", "wrong")[0]
 
 

@@ -83,10 +83,10 @@ def test_a_dead_collector_holds_nobody_up(
         assert not telemetry.flush(0.3)
         assert not telemetry.flush(0.3)
         emit(telemetry)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 8
         telemetry.shutdown(0.3)
         telemetry.shutdown(60)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 8
         assert telemetry.prometheus_url is None
         assert not telemetry.flush(60)
         emit(telemetry)

@@ -30,6 +30,7 @@ from pellucid import (
 )
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters import TailSampling
+from support.clock import SOON, outlast
 from support.runs import within
 from support.sampling import sampled, start_run
 
@@ -88,12 +89,11 @@ async def test_a_run_past_its_deadline_is_kept() -> None:
     """A timeout is a failure."""
 
     async def hang(request: object) -> str:
-        await anyio.sleep_forever()
-        return "never"
+        await outlast()
 
     with sampled(NOTHING_ELSE) as out:
         with pytest.raises(RunTimeout):
-            await within(agent(out.telemetry, hang, limits=Limits(deadline=0.05)).run("hi"))
+            await within(agent(out.telemetry, hang, limits=Limits(deadline=SOON)).run("hi"))
         assert out.names == FAST
 
 

@@ -14,6 +14,7 @@ from pellucid.events import ToolsDiscoveryFailed
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
+from support.clock import SOON, pass_time
 from support.hubs import named
 from support.mcp_servers import Desk, LegacyHttp, listing_server, modern_server, serving, tool_of
 from support.runs import COMPLETED, TIMEOUT, attributes, ending, within
@@ -73,7 +74,9 @@ async def test_one_bad_hub_among_good_ones(telemetry: Captured) -> None:
         "failing": FakeHub(faults=[ConnectionError("gone")]),
         "hanging": FakeHub(latency=math.inf),
     }
-    providers = [DiscoveryProvider(hub, id=name, timeout=0.2) for name, hub in hubs.items()]
+    providers = [
+        DiscoveryProvider(hub, id=name, timeout=0.2 if name == "hanging" else None) for name, hub in hubs.items()
+    ]
     model = ScriptedModel(ToolCall("t"), "done")
     agent = Agent("a", model=model, providers=[combined(*providers, on_error="skip")], limits=Limits(max_iterations=1))
     result = await within(agent.run("x"))
@@ -108,8 +111,17 @@ async def test_a_change_that_is_announced_shows_at_the_next_iteration(telemetry:
 async def test_a_tool_that_hangs_at_its_server(telemetry: Captured) -> None:
     """It is a timeout of that call, the server is told, and the run goes on with the same connection."""
     desk = Desk()
+
+    async def let_time_pass() -> None:
+        await desk.started.wait()
+        pass_time()
+
     with anyio.fail_after(60):
-        async with MCPProvider.connect(modern_server(desk), id="mcp", call_timeout=0.2) as provider:
+        async with (
+            MCPProvider.connect(modern_server(desk), id="mcp", call_timeout=SOON) as provider,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(let_time_pass)
             model = ScriptedModel(ToolCall("slow"), ToolCall("add", {"a": 1, "b": 2}), "done")
             await Agent("a", model=model, providers=[provider]).run("x")
             await desk.cancelled.wait()

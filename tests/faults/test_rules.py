@@ -31,7 +31,7 @@ from pellucid import (
 )
 from pellucid.events import ToolsDiscoveryFailed
 from pellucid.testing import FakeHub, FunctionModel
-from support.clock import Clock
+from support.clock import SOON, Clock, pass_time
 from support.hubs import named
 from support.reliability import breaking, changes, decisions, rules, states, told
 from support.runs import ending, within
@@ -232,10 +232,12 @@ async def test_a_wait_is_ended_with_its_run(telemetry: Captured, operation: Oper
 
     async def sleep(seconds: float) -> None:
         waiting.set()
+        if how == "deadline":
+            pass_time()
         await anyio.sleep_forever()
 
     again = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.001), kind="again")
-    work = Work(operation, Reliability([again], sleep=sleep), deadline=0.2 if how == "deadline" else None)
+    work = Work(operation, Reliability([again], sleep=sleep), deadline=SOON if how == "deadline" else None)
     token = CancelToken()
     raised: list[BaseException] = []
 
@@ -274,7 +276,7 @@ async def test_an_attempt_says_of_the_cache_what_is_true_of_it(telemetry: Captur
             await fails.wait()
             return await super().fetch_catalog(ctx)
 
-    provider = DiscoveryProvider(Slow(faults=[OSError("down")]), id="hub")
+    provider = DiscoveryProvider(Slow(faults=[OSError("down")]), id="hub", clock=Clock())
     again = Rule(when=lambda s: s.attempt < 2, then=retry(backoff=0.0, honour_retry_after=False), kind="again")
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=rules(again))
 

@@ -14,6 +14,7 @@ from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.options import Otlp, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.testing import capture, check_telemetry
+from support.clock import SOON, outlast
 from support.otlp_receiver import otlp_receiver
 from support.runs import attributes, within
 
@@ -145,10 +146,10 @@ async def test_a_deadline_says_so_on_every_span(telemetry: Captured) -> None:
     """A span that the run's deadline ended has a text that says more than nothing."""
 
     async def hang(arguments: Any, ctx: Any) -> None:
-        await anyio.sleep_forever()
+        await outlast()
 
     model = ScriptedModel(ToolCall("hang"), "x")
-    agent = Agent("a", model=model, tools=[Tool(name="hang", run=hang)], limits=Limits(deadline=0.05))
+    agent = Agent("a", model=model, tools=[Tool(name="hang", run=hang)], limits=Limits(deadline=SOON))
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
     for name in ("execute_tool", "invoke_agent"):

@@ -38,9 +38,9 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @contextmanager
-def sending_to(endpoint: str) -> Iterator[Telemetry]:
+def sending_to(endpoint: str, *, timeout: float = 0.5) -> Iterator[Telemetry]:
     """Send spans and log records there, and serve metrics."""
-    otlp = Otlp(endpoint=endpoint, timeout=0.5, metrics=False)
+    otlp = Otlp(endpoint=endpoint, timeout=timeout, metrics=False)
     telemetry = build(Settings(service_name="s", otlp=otlp, prometheus=Prometheus(port=0)))
     try:
         yield telemetry
@@ -122,18 +122,18 @@ async def test_what_a_collector_costs_that_is_down_is_counted() -> None:
 
 async def test_a_flush_keeps_its_deadline() -> None:
     """Whatever the collector does."""
-    with listening(never_answer) as endpoint, sending_to(endpoint) as telemetry:
+    with listening(never_answer) as endpoint, sending_to(endpoint, timeout=60.0) as telemetry:
         began = time.monotonic()
         assert not await run_and_flush(telemetry, 0.1)
-        assert time.monotonic() - began < 5  # not the sum of all timeouts
+        assert time.monotonic() - began < 30  # not the timeouts of the exporter
         await anyio.to_thread.run_sync(telemetry.shutdown, 0.1)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_a_busy_collector_is_asked_again(status: int) -> None:
     """When it says so; nothing is lost."""
-    with otlp_receiver("http/protobuf") as receiver, sending_to(receiver.endpoint) as telemetry:
+    with otlp_receiver("http/protobuf") as receiver, sending_to(receiver.endpoint, timeout=10.0) as telemetry:
         receiver.answers.extend([(status, {"Retry-After": "0"})] * 2)
         assert await run_and_flush(telemetry, 10.0)
         assert (len(receiver.spans), len(receiver.logs), lost(telemetry)) == (SPANS, SPANS, {})
@@ -142,7 +142,7 @@ async def test_a_busy_collector_is_asked_again(status: int) -> None:
 
 async def test_a_refusal_is_not_argued_with() -> None:
     """What the collector says is wrong is given up at once, and counted."""
-    with otlp_receiver("http/protobuf") as receiver, sending_to(receiver.endpoint) as telemetry:
+    with otlp_receiver("http/protobuf") as receiver, sending_to(receiver.endpoint, timeout=10.0) as telemetry:
         receiver.answers.extend([(400, {})] * 2)
         assert not await run_and_flush(telemetry, 10.0)
         assert (receiver.asked, lost(telemetry)) == (2, {"span": SPANS, "log": SPANS})

@@ -28,6 +28,7 @@ from pellucid import (
 from pellucid.events import ToolsRedefined
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
+from support.clock import SOON, outlast
 from support.mcp_servers import Desk, listing_server, modern_server, tool_of
 from support.processes import python
 
@@ -234,10 +235,10 @@ async def test_a_server_that_hung_is_connected_to_anew() -> None:
     async def hang_once(_ctx: Any, _params: Any) -> ListToolsResult:
         if not desk.started.is_set():
             desk.started.set()
-            await anyio.sleep_forever()
+            await outlast()
         return ListToolsResult(tools=[tool_of("a")])
 
-    provider = MCPProvider.connect(Server("slow", on_list_tools=hang_once), id="hub", timeout=0.3)
+    provider = MCPProvider.connect(Server("slow", on_list_tools=hang_once), id="hub", timeout=SOON)
     with anyio.fail_after(60):
         async with provider:
             before = set(provider._connections)

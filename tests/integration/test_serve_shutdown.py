@@ -58,7 +58,7 @@ def test_sigterm_gives_the_run_back_and_ends_streams(folder: Path) -> None:
             server.send_signal(signal.SIGTERM)
             rest = [list(line) for line in lines]  # a stream that was cut off would raise
             assert server.wait(PATIENCE) == 0
-            assert time.monotonic() - start < 5
+            assert time.monotonic() - start < 30
             assert all("event: run" not in line for line in rest)
         assert server.stdout is not None
         log = server.stdout.read()

@@ -25,6 +25,7 @@ from pellucid import (
 from pellucid.events import InferenceDelta
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.testing import FunctionModel, ScriptedModel
+from support.clock import SOON, pass_time
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
@@ -278,9 +279,7 @@ async def test_a_run_whose_time_is_over_asks_no_further_model(
     left = anyio.Event()
 
     async def keep_busy(request: ModelRequest) -> str:
-        over = anyio.current_time() + 0.4
-        while anyio.current_time() < over:
-            pass
+        pass_time()
         while fails != "late" and not left.is_set():
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
                 await left.wait()
@@ -289,7 +288,7 @@ async def test_a_run_whose_time_is_over_asks_no_further_model(
     second = ScriptedModel("hi", name="second")
     model = FallbackModel(FunctionModel(keep_busy, name="first"), second)
     other = Rule(when=lambda s: s.error is not None, then=retry_other(), kind="next")
-    limits = Limits(deadline=0.3, model_timeout=0.3)
+    limits = Limits(deadline=SOON, model_timeout=SOON)
     agent = Agent("a", model=model, limits=limits, reliability=Reliability([other]) if has_rules else None)
     with pytest.raises((ModelError, RunTimeout)):
         await within(agent.run("go"))
@@ -307,6 +306,7 @@ class Late(ScriptedModel):
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
         """Yield something that nobody waits for any longer."""
+        pass_time()
         try:
             while not self.release.is_set():
                 with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
@@ -334,7 +334,7 @@ async def test_a_stream_that_was_left_behind_says_nothing_in_the_next_one(
 
     rules = Reliability([Rule(when=lambda s: False, then=retry_other(), kind="x")]) if has_rules else None
     model = FallbackModel(first, Second(name="second"))
-    agent = Agent("a", model=model, limits=Limits(model_timeout=0.05), reliability=rules)
+    agent = Agent("a", model=model, limits=Limits(model_timeout=SOON), reliability=rules)
     pieces: list[str] = []
 
     async def listen() -> None:
@@ -351,7 +351,7 @@ async def test_a_stream_that_was_left_behind_with_its_run_says_nothing(telemetry
     """The end of the run is the last that is told."""
     model = Late("first")
     with pytest.raises(RunTimeout):
-        await within(read(Agent("a", model=model, limits=Limits(deadline=0.05))))
+        await within(read(Agent("a", model=model, limits=Limits(deadline=SOON))))
     model.release.set()
     await within(model.ended.wait())
     await anyio.wait_all_tasks_blocked()

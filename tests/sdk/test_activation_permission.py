@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 
 from pellucid import (
@@ -21,6 +20,7 @@ from pellucid import (
     semconv,
 )
 from pellucid.testing import FakeHub, ScriptedModel
+from support.clock import SOON, outlast
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
@@ -297,12 +297,12 @@ async def test_an_activation_waits_for_the_policy_no_longer_than_it_may(telemetr
 
     async def policy(request: PermissionRequest) -> str:
         if request.stage == "activation":
-            await anyio.sleep_forever()
+            await outlast()
         return "allow"
 
     steps, options, _ = activating("names", "read", "write")
     model = ScriptedModel(*steps, "done")
-    limits = Limits(policy_timeout=0.05)
+    limits = Limits(policy_timeout=SOON)
     await within(Agent("a", model=model, tools=[READ, WRITE], policy=policy, limits=limits, **options).run("x"))
     told = [(e.tool_name, e.stage, e.error_type) for e in events(telemetry, "tool.denied")]
     assert told == [("read", "activation", "timeout"), ("write", "activation", "timeout")]

@@ -26,6 +26,7 @@ from pellucid.reliability import Reliability, Rule, fail_fast
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
 from support.approvals import LOOK, OTHER, REFUND, decide, events, look, passed_on, pending, ran, refund, unanswered
+from support.clock import SOON, outlast, pass_time
 from support.runs import TIMEOUT, cancel_itself, ending, everything, results, within
 
 pytestmark = pytest.mark.anyio
@@ -136,15 +137,14 @@ async def test_what_decides_about_a_call_and_hangs_is_seen(telemetry: Captured, 
     """A predicate or policy that takes too long is inside the span of its call."""
 
     async def hangs(*_: Any) -> bool:
-        await anyio.sleep_forever()
-        raise AssertionError
+        await outlast()
 
     def policy(request: Any) -> Any:
         return "allow" if request.stage == "offer" or request.tool_name == "look" else hangs()
 
     for options in ({"tools": [asking(hangs), look]}, {"tools": [asking(False), look], "policy": policy}):
         with pytest.raises(RunTimeout):
-            await within(shop(calls, **options, limits=Limits(deadline=0.1)).run("x"))
+            await within(shop(calls, **options, limits=Limits(deadline=SOON)).run("x"))
     assert [ending(span) for span in telemetry.find("execute_tool pay")] == [TIMEOUT, TIMEOUT]
 
 
@@ -153,6 +153,7 @@ async def test_a_predicate_that_cannot_be_stopped_runs_nothing_when_the_run_is_o
     release, left = anyio.Event(), anyio.Event()
 
     async def stubborn(*_: Any) -> bool:
+        pass_time()
         with anyio.CancelScope(shield=True):
             while not release.is_set():
                 with suppress(BaseException):
@@ -161,7 +162,7 @@ async def test_a_predicate_that_cannot_be_stopped_runs_nothing_when_the_run_is_o
         return False
 
     with capture(), pytest.raises(RunTimeout):
-        await within(shop(PAY, tools=[asking(stubborn)], limits=Limits(deadline=0.05)).run("x"))
+        await within(shop(PAY, tools=[asking(stubborn)], limits=Limits(deadline=SOON)).run("x"))
     release.set()
     await within(left.wait())
     for _ in range(10):
@@ -175,6 +176,7 @@ async def test_a_claim_that_cannot_be_stopped_runs_nothing_when_the_run_is_over(
 
     class Slow:
         async def claim(self, checkpoint_id: str) -> bool:
+            pass_time()
             with anyio.CancelScope(shield=True):
                 while not release.is_set():
                     with suppress(BaseException):
@@ -183,7 +185,7 @@ async def test_a_claim_that_cannot_be_stopped_runs_nothing_when_the_run_is_over(
             return True
 
     waits = await within(shop(REFUND).run("x"))
-    later = shop(limits=Limits(deadline=0.05))
+    later = shop(limits=Limits(deadline=SOON))
     with pytest.raises(RunTimeout):
         await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True), claims=Slow()))
     release.set()

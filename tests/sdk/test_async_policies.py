@@ -22,6 +22,7 @@ from pellucid import (
     ToolResult,
 )
 from pellucid.testing import ScriptedModel
+from support.clock import SOON, outlast, pass_time
 from support.runs import CANCELLED, TIMEOUT, cancel_itself, ending, within
 
 if TYPE_CHECKING:
@@ -158,17 +159,19 @@ async def test_what_is_not_answered_in_time_is_denied(telemetry: Captured, *, sh
 
     async def policy(request: PermissionRequest) -> str:
         if request.tool_name == "t1":
+            await anyio.wait_all_tasks_blocked()
+            pass_time()
             with anyio.CancelScope(shield=shielded):
                 await release.wait()
             over.set()
         return "allow"
 
-    slow = agent(policy, "done", count=3, limits=Limits(policy_timeout=0.05))
+    slow = agent(policy, "done", count=3, limits=Limits(policy_timeout=SOON))
     await within(slow.run("x"))
     assert offered(slow) == [["t0", "t2"]]
     [event] = denials(telemetry)
     assert (event.tool_name, event.stage, event.permission, event.error_type) == ("t1", "offer", "deny", "timeout")
-    assert event.reason.startswith("the policy did not answer in time: TimeoutError: no answer within 0.05 s")
+    assert event.reason.startswith("the policy did not answer in time: TimeoutError: no answer within 20 s")
     release.set()
     if shielded:
         with anyio.fail_after(60):
@@ -177,13 +180,18 @@ async def test_what_is_not_answered_in_time_is_denied(telemetry: Captured, *, sh
 
 async def test_the_limit_is_for_all_questions_together(telemetry: Captured) -> None:
     """A policy that never answers holds a run of many tools no longer than one of few."""
+    questions = 0
 
     async def policy(request: PermissionRequest) -> str:
+        nonlocal questions
+        questions += 1
+        if questions == 1:
+            pass_time()
         await anyio.sleep_forever()
         return "allow"
 
-    asked = agent(policy, "done", count=200, limits=Limits(policy_timeout=0.05))
-    await within(asked.run("x"), 5)
+    asked = agent(policy, "done", count=200, limits=Limits(policy_timeout=SOON))
+    await within(asked.run("x"))
     assert offered(asked) == [[]]
     assert [event.tool_name for event in denials(telemetry)] == [f"t{number}" for number in range(200)]
     assert {event.error_type for event in denials(telemetry)} == {"timeout"}
@@ -194,10 +202,10 @@ async def test_a_call_that_is_not_judged_in_time_is_not_run(telemetry: Captured)
 
     async def policy(request: PermissionRequest) -> str:
         if request.stage == "dispatch":
-            await anyio.sleep_forever()
+            await outlast()
         return "allow"
 
-    result = await within(agent(policy, ToolCall("t0"), "done", limits=Limits(policy_timeout=0.05)).run("x"))
+    result = await within(agent(policy, ToolCall("t0"), "done", limits=Limits(policy_timeout=SOON)).run("x"))
     [refused] = [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
     assert refused.is_error
     assert "was not run: the policy did not answer in time." in str(refused.response)
@@ -244,13 +252,15 @@ async def test_a_policy_that_waits_ends_with_the_run(telemetry: Captured, by: st
             scope.cancel()
         if by == "token":
             token.cancel()
+        if by == "deadline" and begun == 1:
+            pass_time()
         try:
             await anyio.sleep_forever()
         finally:
             stopped += 1
         return "allow"
 
-    asked = agent(policy, ToolCall("t0"), count=count, limits=Limits(deadline=1.0 if by == "deadline" else None))
+    asked = agent(policy, ToolCall("t0"), count=count, limits=Limits(deadline=SOON if by == "deadline" else None))
     with anyio.fail_after(60):
         if by == "scope":
             with scope:

@@ -30,6 +30,7 @@ from pellucid import (
 from pellucid.events import AsyncToolContinued, AsyncToolExpired, AsyncToolLate, AsyncToolSettled
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
+from support.clock import SOON, outlast, pass_time
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 def slow(run: Callable[..., Any], **options: Any) -> Tool:
     """Return a tool in the background."""
     return Tool(name="slow", run=run, execution="same-invocation", **options)
+
+
+def waits_long(request: ModelRequest) -> str:
+    """Wait for the call longer than it may take."""
+    pass_time()
+    return "wait"
 
 
 def answers(result: RunResult[Any]) -> list[Any]:
@@ -231,8 +238,8 @@ async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(tele
         await late.wait()
         return "ok"
 
-    model = ScriptedModel(ToolCall("slow"), "wait", ToolCall("other"), "done")
-    agent = Agent("a", model=model, tools=[slow(run, deadline=0.05), other])
+    model = ScriptedModel(ToolCall("slow"), waits_long, ToolCall("other"), "done")
+    agent = Agent("a", model=model, tools=[slow(run, deadline=SOON), other])
     agent.on("async_tool.late", lambda event: late.set())
     result = await within(agent.run("x"))
     assert [answer["status"] for answer in answers(result)] == ["expired"]
@@ -253,8 +260,8 @@ async def test_a_result_right_after_the_deadline_is_late(telemetry: Captured) ->
             await anyio.sleep_forever()
         return "late"
 
-    model = ScriptedModel(ToolCall("slow"), "wait", "done")
-    result = await within(Agent("a", model=model, tools=[slow(run, deadline=0.05)]).run("x"))
+    model = ScriptedModel(ToolCall("slow"), waits_long, "done")
+    result = await within(Agent("a", model=model, tools=[slow(run, deadline=SOON)]).run("x"))
     assert [answer["status"] for answer in answers(result)] == ["expired"]
     assert [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)] == [
         AsyncToolExpired,
@@ -280,17 +287,17 @@ async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
     async def run(arguments: Any, ctx: ToolContext) -> str:
         nonlocal beats
         while beats < 3:
-            await anyio.sleep(0.25)
+            pass_time(0.4 * SOON)
             beats += 1
             if beats % 2:
                 ctx.heartbeat()
             else:
                 ctx.progress(beats)
-        await anyio.sleep_forever()
-        raise AssertionError
+            await anyio.wait_all_tasks_blocked()
+        await outlast()
 
     model = ScriptedModel(ToolCall("slow"), "wait", "done")
-    result = await within(Agent("a", model=model, tools=[slow(run, heartbeat=0.5)]).run("x"))
+    result = await within(Agent("a", model=model, tools=[slow(run, heartbeat=SOON)]).run("x"))
     assert beats == 3
     assert [answer["status"] for answer in answers(result)] == ["expired"]
 
@@ -338,6 +345,8 @@ async def test_calls_end_with_their_run(ending: str) -> None:
     async def run(arguments: Any, ctx: ToolContext) -> str:
         if ending == "cancelled":
             token.cancel("enough")
+        if ending == "deadline":
+            pass_time()
         try:
             await anyio.sleep_forever()
         finally:
@@ -349,7 +358,7 @@ async def test_calls_end_with_their_run(ending: str) -> None:
             raise OSError("down")
         return ToolCall("slow") if request.tools and request.messages[-1].role == "user" else "answer"
 
-    limits = Limits(deadline=0.5 if ending == "deadline" else None)
+    limits = Limits(deadline=SOON if ending == "deadline" else None)
     with capture() as telemetry:
         agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=limits, telemetry=telemetry)
         with pytest.raises((RunCancelled, RunTimeout, Exception)):

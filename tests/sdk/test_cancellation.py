@@ -5,6 +5,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 
@@ -22,6 +23,7 @@ from pellucid import (
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
+from support.clock import SOON, pass_time
 from support.runs import CANCELLED, COMPLETED, TIMEOUT, ending, within
 
 if TYPE_CHECKING:
@@ -42,11 +44,16 @@ PHASES = {
 
 
 class Stuck:
-    """An agent that waits forever in one phase, and may shield itself from being cancelled."""
+    """An agent that waits forever in one phase, and may shield itself from being cancelled.
+
+    With limits, time passes once the phase is reached: what is limited to `SOON` ends then, and not before.
+    """
 
     def __init__(self, phase: str, *, shielded: bool = False, limits: Limits | None = None) -> None:
         self.phase = phase
         self.shielded = shielded
+        self.is_limited = limits is not None
+        self.missing = 3 if phase == "tools" else 1
         self.id = "slow"
         self.reached = anyio.Event()
         self.release = anyio.Event()
@@ -61,12 +68,17 @@ class Stuck:
         """Tell that the phase is reached, and never return unless released."""
         self.reached.set()
         self.reached_thread.set()
+        self.missing -= 1
+        if self.is_limited and not self.missing:
+            pass_time()
         with anyio.CancelScope(shield=self.shielded):
             await self.release.wait()
 
     def block(self, arguments: Any, ctx: ToolContext) -> None:
         """Block a thread."""
         self.reached_thread.set()
+        if self.is_limited:
+            anyio.from_thread.run_sync(pass_time)
         assert self.release_thread.wait(60)
 
     async def work(self, arguments: Any, ctx: ToolContext) -> str:
@@ -167,9 +179,9 @@ async def test_a_cancelled_scope_ends_the_run_at_every_phase(
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_a_deadline_ends_the_run_at_every_phase(telemetry: Captured, phase: str, *, shielded: bool) -> None:
     """It is a timeout, not a cancellation: an error, for the run and for the phase that was under way."""
-    stuck = Stuck(phase, shielded=shielded, limits=Limits(deadline=0.1))
+    stuck = Stuck(phase, shielded=shielded, limits=Limits(deadline=SOON))
     try:
-        with pytest.raises(RunTimeout, match=r"run of agent 'a' did not finish within its deadline of 0\.1 s"):
+        with pytest.raises(RunTimeout, match=r"run of agent 'a' did not finish within its deadline of 20 s"):
             await within(stuck.agent.run("x"))
     finally:
         stuck.release.set()
@@ -195,7 +207,7 @@ async def test_a_cancelled_task_ends_the_run_at_every_phase(telemetry: Captured,
 
 async def test_what_was_left_behind_does_no_harm_when_it_returns(telemetry: Captured) -> None:
     """A tool that comes back after its run is over changes no telemetry and disturbs nobody."""
-    stuck = Stuck("tool", shielded=True, limits=Limits(deadline=0.05))
+    stuck = Stuck("tool", shielded=True, limits=Limits(deadline=SOON))
     with pytest.raises(RunTimeout):
         await within(stuck.agent.run("x"))
     before = (list(telemetry.spans), list(telemetry.events), list(telemetry.logs))
@@ -354,6 +366,7 @@ async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(teleme
     cleaned = []
 
     async def careful(arguments: Any, ctx: ToolContext) -> str:
+        pass_time()
         try:
             await anyio.sleep_forever()
         finally:
@@ -363,7 +376,7 @@ async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(teleme
         return "never"
 
     agent = Agent(
-        "a", model=ScriptedModel(ToolCall("t")), tools=[Tool(name="t", run=careful)], limits=Limits(deadline=0.5)
+        "a", model=ScriptedModel(ToolCall("t")), tools=[Tool(name="t", run=careful)], limits=Limits(deadline=SOON)
     )
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
@@ -374,7 +387,7 @@ async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(teleme
 
 async def test_a_model_that_shields_itself_from_its_timeout_is_left_behind(telemetry: Captured) -> None:
     """`Limits.model_timeout` holds whatever the model's library does."""
-    stuck = Stuck("inference", shielded=True, limits=Limits(model_timeout=0.05))
+    stuck = Stuck("inference", shielded=True, limits=Limits(model_timeout=SOON))
     try:
         with pytest.raises(TimeoutError):
             await within(stuck.agent.run("x"))
@@ -385,7 +398,7 @@ async def test_a_model_that_shields_itself_from_its_timeout_is_left_behind(telem
 
 async def test_a_provider_that_shields_itself_from_its_timeout_is_left_behind(telemetry: Captured) -> None:
     """`Limits.discovery_timeout` holds whatever the hub's library does."""
-    stuck = Stuck("discovery", shielded=True, limits=Limits(discovery_timeout=0.05))
+    stuck = Stuck("discovery", shielded=True, limits=Limits(discovery_timeout=SOON))
     try:
         with pytest.raises(TimeoutError):
             await within(stuck.agent.run("x"))
@@ -420,12 +433,13 @@ async def test_a_run_that_is_stopped_says_so_whatever_fails_then(telemetry: Capt
             if by == "token":
                 token.cancel("enough")
                 raise ConnectionError("away")
+            pass_time()
             try:
                 await anyio.sleep_forever()
             finally:
                 raise ConnectionError("away")
 
-    limits = Limits(deadline=0.05 if by == "deadline" else None)
+    limits = Limits(deadline=SOON if by == "deadline" else None)
     agent = Agent("a", model=ScriptedModel("x"), providers=[Hub()], limits=limits)
     with pytest.raises(RunCancelled if by == "token" else RunTimeout):
         await within(agent.run("x", signal=token))

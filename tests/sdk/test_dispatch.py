@@ -207,7 +207,7 @@ async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(tel
     blocked = named("blocked", lambda arguments, ctx: release.wait(60), timeout=0.05)
     quick = named("quick", lambda arguments, ctx: "ok")
     model = ScriptedModel([ToolCall("blocked"), ToolCall("blocked")], ToolCall("quick"), "done")
-    agent = Agent("a", model=model, tools=[blocked, quick], limits=Limits(parallel_tools=2, tool_timeout=1.0))
+    agent = Agent("a", model=model, tools=[blocked, quick], limits=Limits(parallel_tools=2, tool_timeout=30.0))
     try:
         *_, result = results(await within(agent.run("x")))
     finally:

@@ -16,6 +16,7 @@ from pellucid import (
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
+from support.clock import SOON, pass_time
 from support.runs import attributes, results, within
 from support.tools import call, echo, named
 
@@ -106,10 +107,11 @@ async def test_waiting_for_a_serial_tool_is_not_its_own_time() -> None:
     """The timeout of a call begins when its turn has come."""
 
     async def slow(arguments: Any, ctx: ToolContext) -> str:
-        await anyio.sleep(0.06)
+        pass_time(0.4 * SOON)
+        await anyio.lowlevel.checkpoint()
         return "ok"
 
-    found = await call(*(ToolCall("t", id=name) for name in "abc"), tools=[named("t", slow, serial=True, timeout=0.15)])
+    found = await call(*(ToolCall("t", id=name) for name in "abc"), tools=[named("t", slow, serial=True, timeout=SOON)])
     assert [result.response for result in found] == ["ok"] * 3
 
 

@@ -38,6 +38,7 @@ from pellucid import (
 from pellucid.events import EVENTS, Event, RunCompleted
 from pellucid.telemetry import observable
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.clock import SOON, pass_time
 from support.runs import span_id, within
 
 if TYPE_CHECKING:
@@ -249,15 +250,19 @@ async def asynchronously(telemetry: Captured) -> None:
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
                 await release.wait()
 
+    def waits_long(request: ModelRequest) -> str:
+        pass_time()
+        return "x"
+
     async def wait(arguments: Any, ctx: ToolContext) -> str:
         release.set()
         await late.wait()
         return "ok"
 
     tools = [
-        Tool(name="stubborn", run=stubborn, execution="same-invocation", deadline=0.01),
+        Tool(name="stubborn", run=stubborn, execution="same-invocation", deadline=SOON),
         Tool(name="wait", run=wait),
     ]
-    agent = Agent("e", model=ScriptedModel(ToolCall("stubborn"), "x", ToolCall("wait"), "y"), tools=tools)
+    agent = Agent("e", model=ScriptedModel(ToolCall("stubborn"), waits_long, ToolCall("wait"), "y"), tools=tools)
     agent.on("async_tool.late", lambda event: late.set())
     await within(agent.run("x"))

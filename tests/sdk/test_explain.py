@@ -28,6 +28,7 @@ from pellucid import (
     static_tools,
 )
 from pellucid.testing import FakeHub, ScriptedModel
+from support.clock import SOON, outlast
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -264,13 +265,13 @@ class Odd:
         (None, "it returned None instead of a list of tools"),
         ([write, write], "two tools are called 'write'"),
         ([made("load_skill")], "is reserved for"),
-        (anyio.sleep_forever, "no answer within 0.05 s"),
+        (outlast, "no answer within 20 s"),
         (partial(anyio.sleep, 0), "it returned None instead of a list of tools"),
     ],
 )
 async def test_a_provider_that_fails_is_explained(answer: Any, problem: str) -> None:
     """Nothing is raised: the reasons say what is the matter, and that a run fails of it."""
-    asked = agent(providers=[hub("one", write), Odd(answer)], limits=Limits(discovery_timeout=0.05))
+    asked = agent(providers=[hub("one", write), Odd(answer)], limits=Limits(discovery_timeout=SOON))
     found = await within(asked.explain("write"))
     assert (found.visible, found.provider_id) == (False, "one")
     assert says(found, "provider 'one' lists it", "provider 'odd' failed, and a run fails with it unless a rule helps")
@@ -379,10 +380,9 @@ async def test_a_policy_that_takes_too_long_is_explained() -> None:
     """As a run would take it."""
 
     async def policy(request: PermissionRequest) -> str:
-        await anyio.sleep_forever()
-        return "allow"
+        await outlast()
 
-    found = await within(agent(policy, limits=Limits(policy_timeout=0.05)).explain("write"))
+    found = await within(agent(policy, limits=Limits(policy_timeout=SOON)).explain("write"))
     assert not found.visible
     assert says(found, "lists it", "the policy says deny: the policy did not answer in time")
 

@@ -31,6 +31,7 @@ from pellucid import (
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
+from support.clock import SOON, outlast, pass_time
 from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, results, span_id, within
 
 if TYPE_CHECKING:
@@ -235,10 +236,9 @@ async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> N
     async def wait(ctx: ToolContext) -> str:
         """Wait."""
         seen.append(ctx.deadline)
-        await anyio.sleep_forever()
-        return ""
+        await outlast()
 
-    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(deadline=1))
+    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(deadline=SOON))
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
     stopped = ("invoke_agent outer", "execute_tool helper", "invoke_agent helper", "execute_tool wait")
@@ -257,7 +257,7 @@ async def test_its_own_deadline_is_a_tool_error(telemetry: Captured) -> None:
 
 async def test_a_timeout_of_the_call_stops_it(telemetry: Captured) -> None:
     """The call times out; the nested run was cancelled by it."""
-    slow = Agent("helper", model=FunctionModel(hang), description="d").as_tool(timeout=0.01)
+    slow = Agent("helper", model=FunctionModel(lambda _: outlast()), description="d").as_tool(timeout=SOON)
     result = await within(outer(ASK, "done", tools=[slow]).run("x"))
     assert results(result)[0].is_error
     assert ending(telemetry.span("execute_tool helper")) == TIMEOUT
@@ -271,11 +271,12 @@ async def test_one_that_does_not_let_itself_be_stopped_is_left_behind_first(tele
     async def stubborn(request: ModelRequest) -> ModelResponse:
         if request.messages[-1].role == "user":
             return response(ToolCall("nothing"), tokens=3)
+        pass_time()
         with anyio.CancelScope(shield=True):
             await release.wait()
         return response("late", tokens=4)
 
-    inner = Agent("helper", model=FunctionModel(stubborn), description="d").as_tool(timeout=0.3)
+    inner = Agent("helper", model=FunctionModel(stubborn), description="d").as_tool(timeout=SOON)
     result = await within(outer(ASK, "done", tools=[inner]).run("x"))
     release.set()
     assert result.usage.input_tokens == 3

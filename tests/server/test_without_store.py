@@ -28,6 +28,7 @@ from pellucid import (
 from pellucid.messages import dump_messages
 from pellucid.server import bearer, create_agent_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.clock import SOON, pass_time
 from support.durable_agents import DO, JOB, PAY
 from support.processes import PATIENCE
 from support.server_scene import BASE, events, listening
@@ -247,8 +248,28 @@ class Endless:
 async def test_a_run_that_takes_too_long(headers: dict[str, str]) -> None:
     """It is cancelled and has failed; meanwhile a stream has comments."""
     endless = Endless()
-    async with client(endless.agent, timeout=0.2, heartbeat=0.01) as http:
-        answer = await http.post("/runs", json={"input": "Hi"}, headers=headers)
+    app = create_agent_app([endless.agent], timeout=SOON, heartbeat=0.01)
+    has_comment = anyio.Event()
+
+    async def heard(scope: Any, receive: Any, send: Any) -> None:
+        async def hear(message: Any) -> None:
+            await send(message)
+            if b": waiting" in message.get("body", b""):
+                has_comment.set()
+
+        await app(scope, receive, hear)
+
+    async def let_time_pass() -> None:
+        await anyio.to_thread.run_sync(endless.started.wait)
+        if headers:
+            await has_comment.wait()
+        pass_time()
+
+    with anyio.fail_after(60):
+        transport = httpx.ASGITransport(heard)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as http, anyio.create_task_group() as tasks:
+            tasks.start_soon(let_time_pass)
+            answer = await http.post("/runs", json={"input": "Hi"}, headers=headers)
     state = events(answer.text)[-1][2] if headers else answer.json()
     assert (state["status"], state["error"]["type"]) == ("failed", "timeout")
     assert endless.ended.is_set()
