@@ -1,7 +1,7 @@
 """Run the examples of other frameworks instrumented, each with its current packages in an environment of its own.
 
 `make test-frameworks` checks what `tests/frameworks/program.py` looks at in each, prints what was installed, and lets
-two of them page for a slow hub and a hanging one on a real Prometheus. `ARGS="strands fastmcp"` selects frameworks;
+each page for a slow hub and a hanging one on a real Prometheus. `ARGS="strands-agents fastmcp"` selects frameworks;
 `ARGS="--spans"` prints the spans without and with Pellucid.
 """
 
@@ -46,14 +46,12 @@ class Framework:
         example: File in `examples/frameworks`.
         packages: What is installed; the first one is the framework.
         hub: Id of the hub over stdio: its name in the framework, else the package.
-        pages: Whether its alerts are tried on a real Prometheus.
         adapter: Program in `tests/adapters` that tries our adapter for it.
     """
 
     example: str
     packages: tuple[str, ...]
     hub: str = "clock"
-    pages: bool = False
     adapter: str | None = None
 
     @property
@@ -68,9 +66,9 @@ class Framework:
 
 
 FRAMEWORKS: Final = (
-    Framework("pydantic_ai_agent", ("pydantic-ai-slim[mcp]",), pages=True, adapter="pydantic_ai_both_ways"),
+    Framework("pydantic_ai_agent", ("pydantic-ai-slim[mcp]",), adapter="pydantic_ai_both_ways"),
     Framework("openai_agents", ("openai-agents",), adapter="openai_agents_ours"),
-    Framework("langchain_agent", ("langchain-mcp-adapters", "langchain"), pages=True, adapter="langchain_both_ways"),
+    Framework("langchain_agent", ("langchain-mcp-adapters", "langchain"), adapter="langchain_both_ways"),
     Framework("fastmcp_client", ("fastmcp",), hub=PACKAGE, adapter="fastmcp_theirs"),
     Framework("google_adk", ("google-adk", "mcp"), hub=PACKAGE, adapter="google_adk_ours"),
     Framework("strands_agent", ("strands-agents",), hub=PACKAGE, adapter="strands_ours"),
@@ -135,9 +133,8 @@ def _try(framework: Framework, wheel: Path, *, spans: bool) -> bool:
             _run(python, str(ADAPTERS / f"{framework.adapter}.py"))
         packages = [framework.name, "mcp", "opentelemetry-sdk"]
         found = json.loads(_run(python, str(PROGRAM), str(framework.file), *packages).splitlines()[-1])
-        if framework.pages:
-            with tempfile.TemporaryDirectory() as folder:
-                page_for_a_slow_and_a_hanging_hub([python], framework.file, Path(folder), **_environ())
+        with tempfile.TemporaryDirectory() as folder:
+            page_for_a_slow_and_a_hanging_hub([python], framework.file, Path(folder), **_environ())
     except (subprocess.SubprocessError, AssertionError, pytest.fail.Exception) as error:
         output = getattr(error, "stderr", None) or ""
         print(f"\n{framework.name}: FAILED: {error}\n{output[-4000:]}", flush=True)
@@ -154,8 +151,7 @@ def _report(framework: Framework, found: dict[str, Any], *, spans: bool) -> str:
         f"  discover_tools: {after['discover_tools']}, {after['in the trace of the run']} in the trace of the run",
         f"  connects: {after['connects']}; the call is in the span {after['span of the call']!r}",
         f"  our adapter: {'works' if framework.adapter is not None else 'none'}",
-        f"  a hanging hub was seen after {found['age']} s"
-        + ("; ToolHubSlow and ToolHubHanging have fired" if framework.pages else ""),
+        f"  a hanging hub was seen after {found['age']} s; ToolHubSlow and ToolHubHanging have fired",
     ]
     if spans:
         lines += [f"  without: {', '.join(before['spans'])}", f"  with: {', '.join(after['spans'])}"]
