@@ -94,8 +94,10 @@ def test_variables_ask_for_labels_that_there_are(uid: str) -> None:
     for asked in variable_queries(BOARDS[uid]):
         if asked.label:
             [selector] = parse(asked.expr)[0]
-            wanted = selector.name or re.match(r'__name__=~"(\w+)\(_count\)\?"', selector.matchers[0])[1]  # type: ignore[index]
-            assert {asked.label, *selector.labels} - {"__name__"} <= LABELS[wanted]
+            wanted = [selector.name] if selector.name else re.findall(r"(\w+)\(_count\)\?", selector.matchers[0])
+            assert wanted
+            for name in wanted:
+                assert {asked.label, *selector.labels} - {"__name__"} <= LABELS[name]
         else:
             assert unknown(asked.expr) == []
 

@@ -20,7 +20,7 @@ from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.sampling.rules import TailSampling
 from support.dashboard_queries import panel_queries, queries, variable_queries
-from support.dashboard_scenes import Durable, Hub, Messages, Trouble, changing, normal
+from support.dashboard_scenes import Durable, Hub, Messages, Trouble, changing, connecting, normal
 from support.nats_server import nats_server
 from support.prometheus_server import prometheus_server, scrape_config
 from support.promql import parse
@@ -153,6 +153,7 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
                     await normal(telemetry, hub)
                     await trouble.once()
                     await changing(telemetry, hub)
+                    await connecting(telemetry)
                     await durable.once()
                     left = [each for each in left if await ask(found.empty, each) or await ask(found.unfilled, each)]
                 assert [str(each) for each in misspelt if not await ask(found.unfilled, each)] == []
@@ -177,6 +178,7 @@ async def test_exemplars_of_queries_lead_to_traces(tmp_path: Path) -> None:
                 for server in (found.classic, found.native):
                     for asked in left:
                         await normal(telemetry, hub)
+                        await connecting(telemetry)
                         await durable.result()
                         exemplars = await ask(server.until, partial(server.exemplars, asked.filled_in()))
                         assert all(len(each["labels"]["trace_id"]) == 32 for each in exemplars)

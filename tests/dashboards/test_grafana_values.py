@@ -78,6 +78,21 @@ def test_services_are_those_that_have_agents(trial: Make) -> None:
     tried.run()
 
 
+def test_services_include_those_of_other_frameworks(trial: Make) -> None:
+    """A process whose agents are another framework's lists tools and composes nothing; it is offered, and traced."""
+    tried = trial(
+        {
+            'target_info{job="desk",instance="b",service_name="helpdesk"}': level((1, 10)),
+            f'{DISCOVERIES}_count{{job="desk",instance="b",pellucid_provider_id="docs"}}': grow((1, 10)),
+        }
+    )
+    [service, _, traced] = variable_queries(BOARDS["pellucid-overview"])
+    tried.value(8, f"group by (job) ({service.filled_in()})", ({"job": "desk"}, 1))
+    tried.value(8, traced.filled_in(), ({"service_name": "helpdesk"}, 1))
+    tried.value(8, expression("pellucid-telemetry-health", "Processes that report"), ({"job": "desk"}, 1))
+    tried.run()
+
+
 def test_a_service_that_pushes_is_traced_beside_others_that_are_scraped(trial: Make) -> None:
     """A pushing service has its name in `job` only; it is found although another process says `service_name`."""
     tried = trial(

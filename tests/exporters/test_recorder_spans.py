@@ -318,3 +318,19 @@ def test_another_sdk_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "records differently" in (needs_sdk() or "")
     monkeypatch.delattr(Tracer, "_is_enabled")
     assert re.search(r"opentelemetry-sdk \d.*_is_enabled", needs_sdk() or "")
+
+
+def test_finding_out_is_silent(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK before 1.45 warns of an attribute that is `None`; the application, which has set none, is not told."""
+    set_attributes = Span.set_attributes
+    log = logging.getLogger("opentelemetry.attributes")
+
+    def set_and_warn(span: Span, attributes: Mapping[str, Any]) -> None:
+        log.warning("Invalid type NoneType")
+        set_attributes(span, attributes)
+
+    monkeypatch.setattr(Span, "set_attributes", set_and_warn)
+    assert needs_sdk() is None
+    assert not caplog.records
+    log.warning("of the application")
+    assert len(caplog.records) == 1

@@ -23,6 +23,7 @@ from pellucid import (
     Verdict,
     combined,
     gated_tools,
+    observe,
     skill_scoped_tools,
     static_tools,
 )
@@ -391,6 +392,14 @@ async def test_a_policy_that_leaves_calls_to_a_person_is_explained() -> None:
     found = await within(agent(lambda request: "ask").explain("write"))
     assert found.visible
     assert says(found, "lists it", "the policy allows it and leaves each call to a person")
+
+
+async def test_an_observed_provider_is_explained_as_in_a_run(telemetry: Captured) -> None:
+    """It makes no span of its own, and its policy, which is for callers outside of a run, does not count."""
+    found = await within(agent(providers=[observe(hub("one", write), policy=lambda request: "deny")]).explain("write"))
+    assert found.visible
+    assert says(found, "provider 'one' lists it")
+    assert telemetry.spans == []
 
 
 async def test_explain_tells_no_run_of_itself(telemetry: Captured) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx
 import pytest
+from mcp.server.mcpserver import MCPServer
 
 from pellucid import (
     Agent,
@@ -28,6 +30,7 @@ from pellucid import (
     tool,
 )
 from pellucid.durable_runs import Callbacks, CallTokens, DurableRuns
+from pellucid.mcp import MCPProvider
 from pellucid.nats import NATSQueue
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
@@ -135,6 +138,12 @@ async def changing(telemetry: Telemetry, hub: Hub) -> None:
 
     agent = Agent("support", model=FunctionModel(answer), providers=[hub.provider], telemetry=telemetry)
     await agent.run("go")
+
+
+async def connecting(telemetry: Telemetry) -> None:
+    """Run an agent that connects to an MCP server."""
+    async with aclosing(MCPProvider.connect(MCPServer("files"), id="files")) as provider:
+        await Agent("support", model=Vendor(), providers=[provider], telemetry=telemetry).run("go")
 
 
 class Trouble:

@@ -14,6 +14,8 @@ from pellucid_dashboards.promql import ROUND_TRIPS, where
 from pellucid_exporters.alerting.outcomes import REFUSALS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pellucid.semconv import Metric
 
 WINDOW: Final = "$__rate_interval"
@@ -25,6 +27,9 @@ AGENT: Final = f'{label(semconv.AGENT_NAME)}=~"$agent"'
 PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
 MODEL: Final = f'{label(semconv.REQUEST_MODEL)}=~"$model"'
 TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
+
+OF_AGENTS: Final = (semconv.COMPOSE_DURATION, semconv.DISCOVERY_DURATION)
+"""Histograms of processes with agents; those of other frameworks have the second one only."""
 
 _KIND: Final = label(semconv.PROVIDER_KIND)
 _ID: Final = label(semconv.PROVIDER_ID)
@@ -90,8 +95,8 @@ def distribution(metric: Metric, *where: str) -> str:
 
 def of_agents(series_of_processes: str, *on: str) -> str:
     """Return the series whose labels `on` match a process with agents."""
-    composed = (select(series(semconv.COMPOSE_DURATION, suffix)) for suffix in ("", "_count"))
-    return f"{series_of_processes} and on ({', '.join(on)}) ({' or '.join(composed)})"
+    theirs = (series(metric, suffix) for metric in OF_AGENTS for suffix in ("", "_count"))
+    return f"{series_of_processes} and on ({', '.join(on)}) ({' or '.join(theirs)})"
 
 
 def share(part: str, whole: str) -> str:
@@ -117,12 +122,10 @@ def alerts(*where: str, by: tuple[str, ...]) -> str:
     return f"2 * {firing} or {pending}"
 
 
-def values(metric: Metric, attribute: str, *where: str) -> str:
+def values(metrics: Sequence[Metric], attribute: str, *where: str) -> str:
     """Return the query of a variable: the values of a label on native and classic histograms."""
-    if metric.kind == "histogram":
-        selector = select("", f'__name__=~"{series(metric)}(_count)?"', *where)
-    else:
-        selector = select(series(metric), *where)
+    names = "|".join(f"{series(metric)}(_count)?" for metric in metrics)
+    selector = select("", f'__name__=~"{names}"', *where)
     return f"label_values({selector}, {label(attribute)})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from pellucid import semconv
@@ -60,6 +61,7 @@ def dashboard() -> dict[str, Any]:
         [
             Shelf(panels=[_hubs()], height=8),
             Shelf(panels=[_alerts(), _breakers()], height=6),
+            Shelf(panels=[_connecting(), _connections()], height=7),
             Shelf(panels=[_latency(), _heat()], height=9, title="Hub $provider", repeat="provider"),
             Shelf(panels=[_waiting(), _failures()], height=7),
             Shelf(panels=[_cache(), _catalogue()], height=7),
@@ -115,6 +117,29 @@ def _breakers() -> Panel:
         "Which hub is not asked, because its circuit breaker is open?",
         {-1: ("never opened", "text"), 0: ("closed", GREEN), 1: ("half-open", ORANGE), 2: ("open", RED)},
         Query(expr=f"{circuit} or 0 * {_gauge(semconv.DISCOVERY_INFLIGHT_AGE)} - 1", legend=_LEGEND),
+    )
+
+
+def _connecting() -> Panel:
+    connects = percentiles(semconv.MCP_CONNECT_DURATION, SERVICE, by=_BY, shares=(0.5, 0.95))
+    return lines(
+        "Time to connect to MCP servers",
+        "How long does it take to reach each MCP server and shake hands, before a listing begins? Of Pellucid's own"
+        " providers and of instrumented frameworks; of all hubs, because a gate has another name than its server.",
+        "s",
+        *(replace(query, expr=or_none(query.expr, *_BY)) for query in connects),
+    )
+
+
+def _connections() -> Panel:
+    opened = calls(semconv.MCP_CONNECT_DURATION, SERVICE, by=_BY)
+    return lines(
+        "Connections to MCP servers",
+        "How many connections a minute are opened to each MCP server, also those that fail? Frameworks that open a"
+        " session for each call show it here.",
+        "cpm",
+        Query(expr=or_none(f"60 * {opened}", *_BY), legend=_LEGEND),
+        stacked=True,
     )
 
 

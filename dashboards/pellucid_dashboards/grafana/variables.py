@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption
 
 from pellucid import semconv
 from pellucid_dashboards.grafana.links import TRACED
-from pellucid_dashboards.grafana.queries import HUB, SERVICE, of_agents, values
+from pellucid_dashboards.grafana.queries import HUB, OF_AGENTS, SERVICE, of_agents, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,12 +19,12 @@ PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
 
 _CLASSIC_QUERY: Final = 5  # as it is typed, instead of taken apart for Grafana's editor
 _LABELS: Final = {
-    "agent": ("Agent", values(semconv.AGENT_DURATION, semconv.AGENT_NAME, SERVICE)),
-    "provider": ("Tool provider", values(semconv.TOOL_DURATION, semconv.PROVIDER_ID, SERVICE)),
-    "model": ("Model", values(semconv.OPERATION_DURATION, semconv.REQUEST_MODEL, SERVICE)),
-    "tool": ("Tool", values(semconv.TOOL_DURATION, semconv.TOOL_NAME, SERVICE)),
+    "agent": ("Agent", values([semconv.AGENT_DURATION], semconv.AGENT_NAME, SERVICE)),
+    "provider": ("Tool provider", values([semconv.TOOL_DURATION], semconv.PROVIDER_ID, SERVICE)),
+    "model": ("Model", values([semconv.OPERATION_DURATION], semconv.REQUEST_MODEL, SERVICE)),
+    "tool": ("Tool", values([semconv.TOOL_DURATION], semconv.TOOL_NAME, SERVICE)),
 }
-_HUBS: Final = ("Tool hub", values(semconv.DISCOVERY_DURATION, semconv.PROVIDER_ID, SERVICE, HUB))
+_HUBS: Final = ("Tool hub", values([semconv.DISCOVERY_DURATION], semconv.PROVIDER_ID, SERVICE, HUB))
 
 
 def variables(names: Sequence[str]) -> list[QueryVariable]:
@@ -33,7 +33,7 @@ def variables(names: Sequence[str]) -> list[QueryVariable]:
     The name `hub` is a `provider` limited to remote hubs; `All` includes only these. `traced` is
     hidden: links to traces need it.
     """
-    service = _choice("service", "Service", values(semconv.COMPOSE_DURATION, "job")).all_value(".*")
+    service = _choice("service", "Service", values(OF_AGENTS, "job")).all_value(".*")
     return [service, *map(_variable, names)]
 
 

@@ -151,7 +151,7 @@ class ExemplarMemory:
         """Add the exemplars of one collection and return all unexpired ones, by the upper bound of their bucket."""
         kept = self._kept.setdefault((family, labels), {})
         for exemplar in self._exemplars.release((family, labels), fresh):
-            if exemplar.trace_id:
+            if exemplar.trace_id and exemplar.span_id:
                 ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
                 bound = bounds[bisect_left(bounds, exemplar.value)]
                 kept[bound] = Exemplar(ids, float(exemplar.value), exemplar.time_unix_nano / 1e9)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from opentelemetry.sdk.trace import ReadableSpan
 
 
@@ -24,12 +29,28 @@ def needs_sdk() -> str | None:
     try:
         from pellucid_exporters.recorder.spans import RecorderTracerProvider
 
-        if _recorded(RecorderTracerProvider) == _recorded(TracerProvider):
-            return None
+        with _silent(logging.getLogger("opentelemetry.attributes")):  # warns of None before 1.45
+            if _recorded(RecorderTracerProvider) == _recorded(TracerProvider):
+                return None
         reason = "it records differently"
     except Exception as error:  # noqa: BLE001  (what a missing part causes is unknown, and the SDK itself is there)
         reason = f"{type(error).__name__}: {error}"
     return f"opentelemetry-sdk {version('opentelemetry-sdk')} does not support Pellucid's recorder of spans ({reason})"
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    """Leave out what this thread logs."""
+    thread = threading.get_ident()
+
+    def is_of_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_another)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_another)
 
 
 def _recorded(kind: type[TracerProvider]) -> list[Any]:

@@ -6,7 +6,6 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -153,7 +152,8 @@ class Lister:
         Raises:
             DiscoveryError: as for `list`.
         """
-        return await self.checked(await self._call(current_scope(), None, replace(ctx, timeout=within), within))
+        unreported = ctx.reporting(_discard, _discard, within)  # a provider of `observe` adds nothing of its own then
+        return await self.checked(await self._call(current_scope(), None, unreported, within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return the last catalogue for this identity and these skills, and its time on the monotonic clock."""
@@ -267,6 +267,10 @@ Guard: TypeAlias = Callable[
     [Lister, Boundary, DiscoveryContext, Callable[[], Awaitable[ProviderCatalog]]], Awaitable[ProviderCatalog]
 ]
 """Decides how often a provider is called, and which catalogue is used."""
+
+
+def _discard(*_: object, **__: object) -> None:
+    """Discard what a provider reports, where there is no boundary."""
 
 
 def _is_missing(b: Boundary, catalog: ProviderCatalog) -> bool:
