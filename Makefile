@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 1)")
 
 .PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
@@ -28,9 +29,10 @@ down: .env ## Stop them; what they stored stays: make down ARGS="--volumes" remo
 # Tests start hundreds of processes, which need not compile the package each time.
 test: export PYTHONDONTWRITEBYTECODE :=
 
-# A whole run is shared by several processes, because most tests wait for a server; a selection needs no more than one.
+# A whole run is shared by one process more than there are cores, because many tests wait for a server; a selection needs
+# no more than one.
 test: $(VENV)/dev ## Run the test suite; arguments: make test ARGS="-k stream".
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4 --dist=worksteal)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=$(WORKERS) --dist=worksteal)
 
 check: $(VENV)/dev ## Lint, check types, layers and format.
 	$(BIN)/ruff check .

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
+import weakref
 from textwrap import dedent
 
 import pytest
 
+from pellucid import Agent
+from pellucid.testing import ScriptedModel
+from pellucid_exporters.testing import capture
 from support.otlp_receiver import attributes_of, otlp_receiver
 from support.processes import PATIENCE, python
 
@@ -144,3 +149,13 @@ def test_importing_and_making_agents_starts_no_thread() -> None:
         """
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_telemetry_that_nobody_uses_is_freed() -> None:
+    """Instruments do not keep the meter provider that they lead back to."""
+    with capture() as telemetry:
+        Agent("a", model=ScriptedModel("done")).run_sync("go")
+    provider = weakref.ref(telemetry.meter_provider)
+    del telemetry
+    gc.collect()
+    assert provider() is None

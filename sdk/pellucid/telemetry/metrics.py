@@ -27,6 +27,9 @@ MAX_PROVIDERS: Final = 4096
 """Maximum number of providers with gauges; the oldest are evicted first, so that ids created per request do not fill
 the memory."""
 
+_INSTRUMENTS: Final = "_pellucid_instruments"
+"""Attribute of a meter provider that holds its instruments."""
+
 
 class Leveled(Protocol):
     """Circuit breaker with a level for the gauge."""
@@ -232,7 +235,11 @@ def _observe(
 
 
 class _InstrumentCache:
-    """Instruments by meter provider."""
+    """Instruments by meter provider, for as long as it exists.
+
+    The instruments lead back to their provider, so nothing but the provider itself may keep them: a weak dictionary
+    would keep both for good.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -240,10 +247,18 @@ class _InstrumentCache:
         reset_in_child(self, _lock=threading.RLock)
 
     def of(self, provider: MeterProvider) -> Instruments:
+        # A provider of foreign make may have slots.
+        namespace: dict[str, Any] | None = getattr(provider, "__dict__", None)
         with self._lock:
-            if (instruments := self._by_provider.get(provider)) is None:
-                instruments = self._by_provider[provider] = Instruments(provider)
-            return instruments
+            found = self._by_provider.get(provider) if namespace is None else namespace.get(_INSTRUMENTS)
+            if found is not None:
+                return found
+            made = Instruments(provider)
+            if namespace is None:
+                self._by_provider[provider] = made
+            else:
+                namespace[_INSTRUMENTS] = made
+            return made
 
 
 instruments_of: Final = _InstrumentCache().of
