@@ -29,6 +29,7 @@ from pellucid_exporters.prometheus.naming import to_labels, to_name
 from pellucid_exporters.prometheus.reader import PrometheusCollector, PrometheusReader
 from support.instruments import ANY_INSTRUMENT
 from support.openmetrics import exemplars, fetch, scrape, values
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -354,10 +355,8 @@ def test_the_port_is_given_back() -> None:
     """A closed endpoint can be opened again on the same port, over IPv6 too."""
     for host in ("127.0.0.1", "::1"):
         reader = PrometheusReader(resource=Resource({}))
-        first = MetricsEndpoint(Prometheus(host=host, port=0), reader)
-        assert first.url is not None
-        port = int(first.url.rpartition(":")[2].removesuffix("/metrics"))
-        first.close()
+        port = free_port()
+        MetricsEndpoint(Prometheus(host=host, port=port), reader).close()
         second = MetricsEndpoint(Prometheus(host=host, port=port), reader)
         assert "target" in scrape(second.url)
         second.close()
