@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,6 +18,7 @@ from pellucid.durable_runs.states import state_json
 from pellucid.errors import CallbackRefused, ConfigError, IdempotencyConflict
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import OWED, PAY
+from support.ports import free_port
 from support.processes import run_python
 from support.receiver import receiver
 from support.runs import within
@@ -125,8 +125,7 @@ async def test_other_ends(store: RunStore, hook: Receiver) -> None:
 
 async def test_a_receiver_that_was_away_gets_the_latest_state(store: RunStore) -> None:
     """Attempts are repeated; a newer state takes the place of an older one; nothing is lost when nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/hooks"
     runs = DurableRuns(store, [waits()], callbacks=callbacks(url))
     run_id = await submitted(runs, url)

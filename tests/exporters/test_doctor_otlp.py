@@ -12,6 +12,7 @@ import trustme
 
 from support.doctor import Doctor, doctor
 from support.otlp_receiver import Tls, attributes_of, otlp_receiver
+from support.ports import free_port
 from support.rotel_agent import agent_before
 from support.vendor_server import answer_json, vendor_server
 
@@ -117,8 +118,7 @@ def test_the_environment_says_where_and_what(doctor: Doctor, protocol: str) -> N
 
 def test_a_closed_port_is_named(doctor: Doctor, protocol: str) -> None:
     """Nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     report = doctor("--otlp", f"http://127.0.0.1:{port}", "--protocol", protocol)
     assert report.code == 1
     assert_all_wrong(report.about("OTLP"), f"127.0.0.1:{port}", "refused", "start the collector")
@@ -126,8 +126,7 @@ def test_a_closed_port_is_named(doctor: Doctor, protocol: str) -> None:
 
 def test_this_machine_may_be_a_container(doctor: Doctor) -> None:
     """There an address of its own is not that of the host, nor of another container."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     addresses = ("--otlp", f"http://localhost:{port}", "--prometheus", f"http://127.0.0.1:{port}")
     report = doctor(*addresses, variables=[("KUBERNETES_SERVICE_HOST", "10.0.0.1")])
     for line in (*report.about("OTLP"), *report.about("Prometheus")):

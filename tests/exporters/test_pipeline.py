@@ -24,6 +24,7 @@ from pellucid_exporters.options import (
 from pellucid_exporters.pipeline import build
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
+from support.ports import free_port
 from support.processes import PATIENCE, run_python
 
 if TYPE_CHECKING:
@@ -239,12 +240,11 @@ def test_a_failed_configure_leaves_nothing_behind() -> None:
     run_python(
         """
         import os
-        import socket
+        import sys
         from pellucid.errors import ConfigError
         from pellucid_exporters import configure
 
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = int(sys.argv[1])
         os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/json"
         try:
             configure("shop", prometheus=port, otlp=True)
@@ -255,7 +255,8 @@ def test_a_failed_configure_leaves_nothing_behind() -> None:
         del os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"]
         telemetry = configure("shop", prometheus=port)
         assert telemetry.prometheus_url == f"http://127.0.0.1:{port}/metrics"
-        """
+        """,
+        free_port(),
     )
 
 

@@ -19,6 +19,7 @@ from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
+from support.ports import free_port
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -113,9 +114,7 @@ async def test_what_a_broken_collector_costs_is_counted(treat: Callable[[socket.
 
 async def test_what_a_collector_costs_that_is_down_is_counted() -> None:
     """The same where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-    with sending_to(endpoint) as telemetry:
+    with sending_to(f"http://127.0.0.1:{free_port()}") as telemetry:
         assert not await run_and_flush(telemetry, 10.0)
         assert lost(telemetry) == {"span": SPANS, "log": SPANS}
 

@@ -14,7 +14,8 @@ import pytest
 from pellucid import Agent, ModelError, ModelTimeout
 from pellucid.models import AnthropicModel
 from support.anthropic_wire import KEY, event, events, fault, message, streamed, text, tool_use
-from support.models import HELLO, closed_port, read
+from support.models import HELLO, read
+from support.ports import free_port
 from support.runs import everything, within
 from support.vendor_server import Answer, Cut, Hang, answer_json
 
@@ -170,7 +171,7 @@ async def test_an_answer_that_is_none(server: VendorServer, model: AnthropicMode
 @pytest.mark.parametrize("stream", [False, True])
 async def test_nobody_listens(stream: bool) -> None:
     """A refused connection is `unavailable`."""
-    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=f"http://127.0.0.1:{closed_port()}")) as model:
+    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=f"http://127.0.0.1:{free_port()}")) as model:
         error = await failing(model, stream=stream)
     assert (error.error_kind, error.status) == ("unavailable", None)
 

@@ -25,7 +25,8 @@ from pellucid.models import AnthropicModel
 from pellucid.models.anthropic.responses import ReportedError
 from support.anthropic_rules import strict
 from support.anthropic_wire import KEY, event, events, message, streamed, text, thinking, tool_use, whole_or_streamed
-from support.models import ADD, HELLO, asking, both, closed_port, joined, read
+from support.models import ADD, HELLO, asking, both, joined, read
+from support.ports import free_port
 from support.runs import within
 from support.vendor_server import Cut, Hang
 
@@ -302,7 +303,7 @@ async def test_a_broken_stream_has_its_request_id(
 
 async def test_a_refused_connection_says_whose() -> None:
     """And what the operating system said; the vendor's error is the cause."""
-    port = closed_port()
+    port = free_port()
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=f"http://127.0.0.1:{port}")) as model:
         with pytest.raises(ModelError, match=rf"ConnectError: .+ \(server 127\.0\.0\.1:{port}\)") as caught:
             await within(model.generate(HELLO))

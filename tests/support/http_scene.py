@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack, ExitStack
@@ -19,6 +18,7 @@ from pellucid.durable import open_store
 from pellucid.durable_runs import CallTokens, Completion, DurableRuns
 from support.durable_scene import Journey, scene, watch
 from support.nats_faults import FaultyQueue
+from support.ports import free_port
 from support.processes import command
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class ServerProcess:
     """
 
     def __init__(self, stack: ExitStack, location: Location, path: Path, nats: str = "") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._location = location
         self._path = path
         self._nats = nats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,11 +74,3 @@ async def reached(server: VendorServer) -> None:
     """Wait until an answer hangs."""
     with anyio.fail_after(60):
         await anyio.to_thread.run_sync(server.reached.wait, 10, abandon_on_cancel=True)
-
-
-def closed_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -21,6 +21,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from nats import connect
 
+from support.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,7 +32,7 @@ class NATSServer:
 
     def __init__(self, program: str, folder: Path, address: str) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self._program = program
         self._address = address
@@ -88,12 +90,6 @@ def nats_server(address: str = "127.0.0.1") -> Iterator[NATSServer]:
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Admin:

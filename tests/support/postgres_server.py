@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
+
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,8 +113,7 @@ def postgres_server(*, fsync: bool = False, addresses: Sequence[str] = ()) -> It
         options = [f"fsync={'on' if fsync else 'off'}"]
         port = 5432
         if addresses:
-            with socket.create_server((addresses[0], 0)) as free:
-                port = free.getsockname()[1]
+            port = free_port()
             options += [f"listen_addresses={','.join(addresses)}", f"port={port}"]
             with (folder / "data" / "pg_hba.conf").open("a") as file:
                 file.write("host all all all trust\n")

@@ -13,6 +13,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from support.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,7 +31,7 @@ class Agent:
     """
 
     def __init__(self, collector: str | None, folder: Path) -> None:
-        self._port, other = _free_port(), _free_port()
+        self._port, other = free_port(), free_port()
         self.endpoint, self.grpc_endpoint = f"http://127.0.0.1:{self._port}", f"http://127.0.0.1:{other}"
         self._command = [
             str(PROGRAM), "start",
@@ -85,10 +87,3 @@ def _exporter(collector: str | None) -> list[str]:
     if collector is None:
         return ["--exporter", "blackhole"]
     return ["--exporter", "otlp", "--otlp-exporter-endpoint", collector, "--otlp-exporter-protocol", "http"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address: Any = probe.getsockname()
-        return int(address[1])
