@@ -222,16 +222,16 @@ async def test_http(address: str) -> None:
     assert (answer.status_code, answer.json()) == (401, {"error": "missing or invalid bearer token"})
 
 
-def test_a_port_in_use(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use(folder: Path) -> None:
     """The error names it."""
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = str(listener.getsockname()[1])
-        assert main(["mcp", "serve", "place:registry", "--http", "--port", port]) == 2
-    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+        command = [sys.executable, "-m", "pellucid", "mcp", "serve", "place:registry", "--http", "--port", port]
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 2
+    assert f"cannot listen on 127.0.0.1, port {port}" in ended.stderr
 
 
 @pytest.mark.parametrize(
