@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -89,18 +90,27 @@ def _serve(path: str) -> Callable[[], None] | None:
             if wakeup in ready:
                 wakeup.recv(4096)
                 _report_ended(running)
-            if listener in ready:
-                client, _ = listener.accept()
-                request, streams = _receive(client)
-                if (pid := os.fork()) == 0:
-                    signal.set_wakeup_fd(-1)
-                    for other in running.values():
-                        other.close()
-                    return partial(_run, request, streams, client.detach())
-                running[pid] = client
-                client.sendall(pid.to_bytes(HEAD, "big"))
-                for stream in streams:
-                    os.close(stream)
+            if listener in ready and (script := _start(listener, running)) is not None:
+                return script
+
+
+def _start(listener: socket.socket, running: dict[int, socket.socket]) -> Callable[[], None] | None:
+    """Fork a process for the next request; in it, return what it runs."""
+    client, _ = listener.accept()
+    request, streams = _receive(client)
+    if request is None:
+        client.close()
+    elif (pid := os.fork()) == 0:
+        signal.set_wakeup_fd(-1)
+        for other in running.values():
+            other.close()
+        return partial(_run, request, streams, client)
+    else:
+        running[pid] = client
+        _send(client, pid)
+    for stream in streams:
+        os.close(stream)
+    return None
 
 
 def _report_ended(running: dict[int, socket.socket]) -> None:
@@ -109,24 +119,40 @@ def _report_ended(running: dict[int, socket.socket]) -> None:
         if pid == 0:
             return
         with running.pop(pid) as client:
-            try:
-                client.sendall(os.waitstatus_to_exitcode(status).to_bytes(HEAD, "big", signed=True))
-            except OSError:
-                continue  # the client has gone
+            _send(client, os.waitstatus_to_exitcode(status))
 
 
-def _receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _send(client: socket.socket, number: int) -> None:
+    with suppress(ConnectionError):  # the client has gone
+        client.sendall(number.to_bytes(HEAD, "big", signed=True))
+
+
+def _receive(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Return a request, None if its client was killed before it had sent it, and the streams."""
     head, streams, _, _ = socket.recv_fds(client, HEAD, 3)
     length = int.from_bytes(head, "big")
     with client.makefile("rb") as file:
-        return json.loads(file.read(length)), list(streams)
+        body = file.read(length)
+    return json.loads(body) if head and len(body) == length else None, list(streams)
 
 
-def _run(request: dict[str, Any], streams: list[int], client: int) -> None:
+def _is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def _run(request: dict[str, Any], streams: list[int], client: socket.socket) -> None:
     """Run a script as if this process had been started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fcntl.fcntl(client, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(client, fcntl.F_SETFL, fcntl.fcntl(client, fcntl.F_GETFL) | os.O_ASYNC)
+    if _is_closed(client):  # already, so no signal will come
+        os._exit(1)
+    client.detach()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
