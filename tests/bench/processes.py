@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from support.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,7 +58,7 @@ def worker(agent: str, store: str) -> Iterator[int]:
 @contextmanager
 def listening(*command: str) -> Iterator[tuple[int, int]]:
     """Run a module that serves on `--port`; the value is the id of its process and the port, once it accepts."""
-    port = _free_port()
+    port = free_port()
     with running(*command, "--port", str(port)) as process:
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -96,9 +98,3 @@ def _children(pid: int) -> list[int]:
 def _fields(pid: int) -> list[str]:
     """Return the fields of `/proc/<pid>/stat` from the third on: the second may contain spaces."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

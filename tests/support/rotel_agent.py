@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from support.ports import free_port
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Agent:
     """
 
     def __init__(self, collector: str | None, folder: Path) -> None:
-        self._port, other = free_port(), free_port()
+        self._port, other = free_ports(2)
         self.endpoint, self.grpc_endpoint = f"http://127.0.0.1:{self._port}", f"http://127.0.0.1:{other}"
         self._command = [
             str(PROGRAM), "start",

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
@@ -247,18 +247,14 @@ class _InstrumentCache:
         reset_in_child(self, _lock=threading.RLock)
 
     def of(self, provider: MeterProvider) -> Instruments:
-        # A provider of foreign make may have slots.
-        namespace: dict[str, Any] | None = getattr(provider, "__dict__", None)
+        namespace: dict[Any, Any] | None = getattr(provider, "__dict__", None)  # None if it has slots
+        kept: MutableMapping[Any, Instruments] = self._by_provider if namespace is None else namespace
+        key = provider if namespace is None else _INSTRUMENTS
         with self._lock:
-            found = self._by_provider.get(provider) if namespace is None else namespace.get(_INSTRUMENTS)
-            if found is not None:
-                return found
-            made = Instruments(provider)
-            if namespace is None:
-                self._by_provider[provider] = made
-            else:
-                namespace[_INSTRUMENTS] = made
-            return made
+            instruments = kept.get(key)
+            if instruments is None:
+                instruments = kept[key] = Instruments(provider)
+            return instruments
 
 
 instruments_of: Final = _InstrumentCache().of
