@@ -21,12 +21,14 @@ from pellucid import (
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ErrorKind, StoreUnavailable
 from pellucid.testing import FunctionModel, ScriptedModel
+from support.clock import SOON, outlast, pass_time
 from support.durable_agents import OWED, PAY, ended, nothing, results
 from support.runs import within
 
 if TYPE_CHECKING:
     from pellucid import ToolContext
     from pellucid.durable import RunStore
+    from support.stores import Location
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -85,7 +87,9 @@ async def test_a_limit_of_calls_after_an_interruption(store: RunStore) -> None:
     assert results(state) == {"c1": "done", "c2": "quick"}
 
 
-async def test_a_failing_write_in_the_background(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_write_in_the_background(
+    store: RunStore, location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write that fails in a sub-agent in the background ends the pass, too; the model reads nothing of it."""
     inner = Agent(
         "clerk",
@@ -96,7 +100,7 @@ async def test_a_failing_write_in_the_background(store: RunStore, monkeypatch: p
     clerk = replace(inner.as_tool(), execution="same-invocation")
     model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("clerk", {"input": "?"}, "c"))
     agent = Agent("a", model=model, tools=[clerk])
-    runs = DurableRuns(store, [agent], lease=0.5)
+    runs = DurableRuns(store, [agent])
     register, failures = store.register, [1]
 
     async def fail_once(*arguments: Any, **options: Any) -> Any:
@@ -106,7 +110,7 @@ async def test_a_failing_write_in_the_background(store: RunStore, monkeypatch: p
         return await register(*arguments, **options)
 
     monkeypatch.setattr(store, "register", fail_once)
-    state = await ended(runs, await runs.submit(agent, "go"))
+    state = await ended(runs, await runs.submit(agent, "go"), location)
     assert not failures
     assert "was not written" not in str(results(state))
 
@@ -117,6 +121,7 @@ async def test_a_store_that_is_away_for_longer_than_the_lease(store: RunStore, m
 
     async def slow(arguments: Any, ctx: ToolContext) -> str:
         started.set()
+        pass_time(SOON / 2)
         try:
             await anyio.sleep_forever()
         finally:
@@ -125,11 +130,11 @@ async def test_a_store_that_is_away_for_longer_than_the_lease(store: RunStore, m
 
     async def away(claim: Any) -> Any:
         if started.is_set():
-            await anyio.sleep_forever()
+            await outlast()
         return await renew(claim)
 
     agent = Agent("a", model=ScriptedModel(ToolCall("slow", {}, "c"), "x"), tools=[Tool(name="slow", run=slow)])
-    runs = DurableRuns(store, [agent], lease=0.6)
+    runs = DurableRuns(store, [agent], lease=SOON)
     await runs.submit(agent, "go")
     monkeypatch.setattr(store, "renew", away)
     with anyio.fail_after(60):
@@ -137,7 +142,9 @@ async def test_a_store_that_is_away_for_longer_than_the_lease(store: RunStore, m
             await runs.work_until_idle()
 
 
-async def test_a_run_that_ends_its_workers(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_ends_its_workers(
+    store: RunStore, location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run whose leases expire one after the other without a new step fails; one that gets on does not."""
     starts: dict[str, int] = {}
     worker = anyio.CancelScope()
@@ -161,13 +168,14 @@ async def test_a_run_that_ends_its_workers(store: RunStore, monkeypatch: pytest.
     monkeypatch.setattr(store, "release", release)
     tool = Tool(name="end", run=end_the_worker, idempotent=True)
     agent = Agent("a", model=FunctionModel(answer), tools=[tool])
-    runs = DurableRuns(store, [agent], lease=0.5, max_expired_leases=2)
+    runs = DurableRuns(store, [agent], max_expired_leases=2)
     with anyio.fail_after(60):
         for name in ("bad", "good"):
             await runs.submit(agent, name, run_id=name)
             while not (await runs.status(name)).is_over:
                 with anyio.CancelScope() as worker:
                     await runs.work_until_idle()
+                location.end_leases()
     state = await runs.status("bad")
     assert (state.status, state.error_type) == ("failed", "given_up")
     assert starts["bad"] <= 2
@@ -200,7 +208,9 @@ async def test_a_sub_agent_that_cannot_resume(store: RunStore) -> None:
     assert len(lists) == 2
 
 
-async def test_a_breaker_does_not_count_the_store(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_breaker_does_not_count_the_store(
+    store: RunStore, location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step that was not written opens no circuit of the tool that it was about."""
     register, failures = store.register, [1, 1, 1]
 
@@ -214,8 +224,8 @@ async def test_a_breaker_does_not_count_the_store(store: RunStore, monkeypatch: 
     model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("owed", {}, "c"))
     rules = Reliability(breaker=CircuitBreaker(failures=1, cooldown=3600, on=get_args(ErrorKind)))
     agent = Agent("a", model=model, tools=[OWED], reliability=rules)
-    runs = DurableRuns(store, [agent], lease=0.2)
-    state = await ended(runs, await runs.submit(agent, "go"))
+    runs = DurableRuns(store, [agent])
+    state = await ended(runs, await runs.submit(agent, "go"), location)
     assert (state.status, results(state), failures) == ("completed", {"c": 1}, [])
 
 

@@ -22,6 +22,7 @@ from pellucid import (
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import IdempotencyConflict, UnknownRun
 from pellucid.testing import FunctionModel, ScriptedModel
+from support.clock import SOON, pass_time
 from support.durable_agents import JOB, OWED, PAY, nothing, results
 from support.runs import within
 
@@ -186,13 +187,14 @@ async def test_cancelled_while_it_runs(store: RunStore) -> None:
             stopped.set()
 
     agent = Agent("a", model=ScriptedModel([ToolCall("wait", {}, "c1")]), tools=[Tool(name="wait", run=wait)])
-    runs = DurableRuns(store, [agent], lease=1.0)
+    runs = DurableRuns(store, [agent], lease=SOON)
     run_id = await runs.submit(agent, "go")
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runs.work_until_idle)
             await started.wait()
             assert (await runs.cancel(run_id, "enough")).outcome == "requested"
+            pass_time(SOON / 2)
         await stopped.wait()
     state = await runs.status(run_id)
     assert (state.status, state.error) == ("cancelled", "enough")

@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-SHORT = httpx2.Timeout(5.0, read=0.2)
-
 
 @pytest.fixture
 async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
     """Return a model at that server."""
-    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=SHORT)) as model:
+    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url)) as model:
         yield model
 
 
@@ -135,7 +133,6 @@ def error_event(kind: str) -> bytes:
         ([*BEGUN, b"event: content_block_delta\ndata: []\n\n"], "invalid_response", ""),
         ([*BEGUN, event("content_block_delta", index=7, delta={"type": "text_delta"})], "invalid_response", ""),
         ([*BEGUN, b"event: x\ndata: \xff\xfe\n\n"], "invalid_response", ""),
-        ([*BEGUN, Hang()], "timeout", ""),
     ],
 )
 async def test_a_stream_that_goes_wrong(
@@ -159,13 +156,22 @@ async def test_a_stream_that_goes_wrong(
         (answer_json({**message(), "content": None}), "invalid_response"),
         (answer_json(message({"type": "tool_use"}, stop="tool_use")), "invalid_response"),
         (Answer(headers={"content-type": "application/json"}, body=[b'{"id":', Cut()]), "unavailable"),
-        (Answer(headers={"content-type": "application/json"}, body=[Hang()]), "timeout"),
     ],
 )
 async def test_an_answer_that_is_none(server: VendorServer, model: AnthropicModel, answer: Answer, means: str) -> None:
     """Garbage, a page of a proxy, half an answer: each is an error of its kind."""
     server.always(answer)
     assert (await failing(model, stream=False)).error_kind == means
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_silence(server: VendorServer, stream: bool) -> None:
+    """In the middle of an answer, it is a timeout."""
+    answer = streamed([*BEGUN, Hang()])
+    server.always(answer if stream else Answer(headers={"content-type": "application/json"}, body=[Hang()]))
+    timeout = httpx2.Timeout(5.0, read=0.2)
+    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
+        assert isinstance(await failing(model, stream=stream), ModelTimeout)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anthropic
+import anyio
 import httpx2
 import pytest
 
@@ -13,6 +14,7 @@ from pellucid import (
     Agent,
     Message,
     ModelError,
+    ModelTimeout,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -25,6 +27,7 @@ from pellucid.models import AnthropicModel
 from pellucid.models.anthropic.responses import ReportedError
 from support.anthropic_rules import strict
 from support.anthropic_wire import KEY, event, events, message, streamed, text, thinking, tool_use, whole_or_streamed
+from support.clock import SOON, pass_time
 from support.models import ADD, HELLO, asking, both, joined, read
 from support.ports import free_port
 from support.runs import within
@@ -41,7 +44,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 @pytest.fixture
 async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
     """Return a model at that server."""
-    timeout = httpx2.Timeout(5.0, read=0.3)
+    timeout = httpx2.Timeout(60.0, read=SOON)
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
         yield model
 
@@ -286,7 +289,6 @@ BEGUN = events(message(text("Once upon a time")))[:6]
         ([*BEGUN, event("error", error="No.")], ReportedError),
         (BEGUN, ConnectionError),
         ([*BEGUN, Cut()], httpx2.RemoteProtocolError),
-        ([*BEGUN, Hang()], httpx2.ReadTimeout),
         ([*BEGUN, event("content_block_delta")], ValueError),
     ],
 )
@@ -310,13 +312,33 @@ async def test_a_refused_connection_says_whose() -> None:
     assert isinstance(caught.value.__cause__, anthropic.APIConnectionError)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_time_out_is_called_by_its_name(server: VendorServer, model: AnthropicModel, stream: bool) -> None:
-    """Not by how the event loop makes it."""
-    server.always(streamed([*BEGUN, Hang()]) if stream else streamed([Hang()]))
-    with pytest.raises(ModelError, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$") as caught:
-        await (read(model, HELLO) if stream else within(model.generate(HELLO)))
-    assert caught.value.error_kind == "timeout"
+async def test_silence_has_its_name(server: VendorServer) -> None:
+    """Not that of how the event loop notices it."""
+    server.always(streamed([Hang()]))
+    timeout = httpx2.Timeout(60.0, read=0.2)
+    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
+        with pytest.raises(ModelTimeout, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$"):
+            await within(model.generate(HELLO))
+
+
+async def test_silence_in_a_stream_has_its_request_id(server: VendorServer, model: AnthropicModel) -> None:
+    """The id came before."""
+    server.always(streamed([*BEGUN, Hang()]))
+
+    async def fall_silent() -> None:
+        await anyio.wait_all_tasks_blocked()
+        pass_time()
+
+    async def listen() -> None:
+        async for _ in model.stream(HELLO):
+            tasks.start_soon(fall_silent)
+
+    name = rf"request req_1: ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$"
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(ModelTimeout, match=name) as caught:
+            await listen()
+    assert (caught.value.request_id, caught.value.status) == ("req_1", None)
+    assert isinstance(caught.value.__cause__, httpx2.ReadTimeout)
 
 
 async def test_a_stream_is_over_when_its_message_is(server: VendorServer, model: AnthropicModel) -> None:

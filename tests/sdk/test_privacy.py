@@ -175,7 +175,7 @@ async def test_a_secret_in_a_model_s_exception_is_masked(telemetry: Captured, se
 async def test_a_secret_in_a_hub_s_exception_is_masked(telemetry: Captured, secret: tuple[str, str]) -> None:
     """Also while it is left alone, and when an old catalogue is served because of it."""
     text, hidden = secret
-    provider = DiscoveryProvider(FakeHub(faults=[ConnectionError(text)]), id="hub")
+    provider = DiscoveryProvider(FakeHub(faults=[ConnectionError(text)]), id="hub", clock=lambda: 0.0)
     for _ in range(2):
         with pytest.raises(DiscoveryError):
             await within(Agent("a", model=ScriptedModel(), providers=[provider]).run("y"))

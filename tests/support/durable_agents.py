@@ -12,6 +12,7 @@ from support.runs import within
 if TYPE_CHECKING:
     from pellucid import ToolContext
     from pellucid.durable_runs import DurableRuns, RunState
+    from support.stores import Location
 
 
 async def nothing(arguments: Any, ctx: ToolContext) -> str:
@@ -49,11 +50,13 @@ def results(state: RunState) -> dict[str, Any]:
     return {part.id or "": part.response for part in parts}
 
 
-async def ended(runs: DurableRuns, run_id: str) -> RunState:
-    """Work until the run has ended; decide and settle what it waits for."""
+async def ended(runs: DurableRuns, run_id: str, location: Location | None = None) -> RunState:
+    """Work until the run has ended; decide and settle what it waits for, and end leases of passes that did not end."""
     with anyio.fail_after(60):
         while not (state := await runs.status(run_id)).is_over:
             await runs.work_until_idle()
+            if location is not None:
+                location.end_leases()
             state = await runs.status(run_id)
             await runs.decide(run_id, [Decision(item.approval_id, approved=True) for item in state.approvals])
             for call in state.external:

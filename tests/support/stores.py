@@ -44,6 +44,10 @@ class Location:
             connection.execute("SELECT set_config('search_path', %s, false)", [self.options["schema"]])
             connection.execute(statement)
 
+    def end_leases(self) -> None:
+        """Let the leases of all runs have ended."""
+        self.execute("UPDATE runs SET lease_until = lease_until - 1000")
+
     @property
     def arguments(self) -> tuple[str, str]:
         """What a script makes the store of: `open_store(sys.argv[1], **json.loads(sys.argv[2]))`."""
