@@ -102,7 +102,7 @@ class Contract(ModelContract):
     """The contract on any model, called by hand."""
 
     lacks: ClassVar[Collection[str]] = ("image_uri", "top_k")
-    patience: ClassVar[float] = 0.3
+    patience: ClassVar[float] = 3.0
 
     def __init__(self, model: type[broken.Sound]) -> None:
         self._kind = model
