@@ -134,8 +134,8 @@ def function_of(tool: Tool) -> Callable[[JSONObject, ToolContext], Awaitable[Any
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:
-    # A limiter of its own: an abandoned thread must not block later calls. The callers bound the number of concurrent
-    # calls. The result is boxed because trio rejects functions that return an awaitable.
+    # A limiter of its own: an abandoned thread must not block later calls. A run bounds the number of its concurrent
+    # calls, `observe` does not. The result is boxed because trio rejects functions that return an awaitable.
     limiter = anyio.CapacityLimiter(1)
     [value] = await anyio.to_thread.run_sync(
         lambda: [function(arguments, ctx)], abandon_on_cancel=True, limiter=limiter
