@@ -179,23 +179,29 @@ async def test_a_clock_an_hour_off(store: RunStore, monkeypatch: pytest.MonkeyPa
     assert (state.status, results(state)) == ("completed", {"c1": 1, "c2": "c2 done"})
 
 
-async def test_fenced_before_a_dispatch(store: RunStore, location: Location, anyio_backend: str) -> None:
-    """A call that cannot be registered is not dispatched, and no rule retries it; another pass dispatches it."""
-    delays: list[float] = []
-    calls: list[str] = []
+def stand_still(location: Location, backend: str) -> None:
+    """Let the event loop stand still beyond the lease, as in a process that is stopped, while another one recovers."""
 
     async def recover() -> None:
         location.end_leases()
         async with location.open() as other:
             assert (await other.recover()).run_ids
 
-    def stand_still(situation: Any) -> bool:
+    thread = threading.Thread(target=lambda: anyio.run(recover, backend=backend))
+    thread.start()
+    thread.join()
+    pass_time()
+
+
+async def test_fenced_before_a_dispatch(store: RunStore, location: Location, anyio_backend: str) -> None:
+    """A call that cannot be registered is not dispatched, and no rule retries it; another pass dispatches it."""
+    delays: list[float] = []
+    calls: list[str] = []
+
+    def stop_once(situation: Any) -> bool:
         if situation.operation == "tool" and not calls:
             calls.append("stopped")
-            thread = threading.Thread(target=lambda: anyio.run(recover, backend=anyio_backend))
-            thread.start()
-            thread.join()
-            pass_time()
+            stand_still(location, anyio_backend)
         return False
 
     async def sleep(delay: float) -> None:
@@ -207,7 +213,7 @@ async def test_fenced_before_a_dispatch(store: RunStore, location: Location, any
     tool = Tool(name="owed", run=enqueue, execution="external-dispatch", pending="wait", idempotent=True)
     model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("owed", {}, "c"))
     retries = Rule(when=lambda situation: situation.error is not None, then=retry(), kind="all")
-    rules = Reliability([retries], pre_check=[Rule(when=stand_still, then=fail_fast(), kind="still")], sleep=sleep)
+    rules = Reliability([retries], pre_check=[Rule(when=stop_once, then=fail_fast(), kind="still")], sleep=sleep)
     agent = Agent("a", model=model, tools=[tool], reliability=rules)
     runs = DurableRuns(store, [agent], lease=SOON)
     run_id = await runs.submit(agent, "go")
@@ -253,24 +259,15 @@ async def test_the_store_is_away(
 @pytest.mark.parametrize("execution", [None, "external-dispatch"])
 async def test_fenced(store: RunStore, location: Location, anyio_backend: str, execution: Any) -> None:
     """A worker that stood still beyond its lease writes nothing, whatever its rules; the run goes on elsewhere."""
-
-    async def recover() -> None:
-        location.end_leases()
-        async with location.open() as other:
-            assert (await other.recover()).run_ids
-
     calls: list[str] = []
 
-    async def stand_still(arguments: Any, ctx: ToolContext) -> str:
+    async def still(arguments: Any, ctx: ToolContext) -> str:
         calls.append(ctx.tool_call_id)
-        if len(calls) == 1:  # the event loop stands still, as in a process that is stopped
-            thread = threading.Thread(target=lambda: anyio.run(recover, backend=anyio_backend))
-            thread.start()
-            thread.join()
-            pass_time()
+        if len(calls) == 1:
+            stand_still(location, anyio_backend)
         return "done"
 
-    tool = Tool(name="still", run=stand_still, execution=execution)
+    tool = Tool(name="still", run=still, execution=execution)
     model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("still", {}, "c"))
     rules = Reliability(
         post_decide=[Rule(when=lambda situation: situation.error is not None, then=retry(), kind="all")]

@@ -171,7 +171,9 @@ async def test_silence(server: VendorServer, stream: bool) -> None:
     server.always(answer if stream else Answer(headers={"content-type": "application/json"}, body=[Hang()]))
     timeout = httpx2.Timeout(5.0, read=0.2)
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
-        assert isinstance(await failing(model, stream=stream), ModelTimeout)
+        error = await failing(model, stream=stream)
+    assert isinstance(error, ModelTimeout)
+    assert error.error_kind == "timeout"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -317,8 +317,9 @@ async def test_silence_has_its_name(server: VendorServer) -> None:
     server.always(streamed([Hang()]))
     timeout = httpx2.Timeout(60.0, read=0.2)
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
-        with pytest.raises(ModelTimeout, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$"):
+        with pytest.raises(ModelTimeout, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$") as caught:
             await within(model.generate(HELLO))
+    assert caught.value.error_kind == "timeout"
 
 
 async def test_silence_in_a_stream_has_its_request_id(server: VendorServer, model: AnthropicModel) -> None:
@@ -338,6 +339,7 @@ async def test_silence_in_a_stream_has_its_request_id(server: VendorServer, mode
         with pytest.raises(ModelTimeout, match=name) as caught:
             await listen()
     assert (caught.value.request_id, caught.value.status) == ("req_1", None)
+    assert caught.value.error_kind == "timeout"
     assert isinstance(caught.value.__cause__, httpx2.ReadTimeout)
 
 
