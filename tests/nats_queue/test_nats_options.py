@@ -12,7 +12,7 @@ from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid.nats import NATSQueue, StreamLimits
-from support.nats_server import Admin
+from support.nats_server import Admin, nats_server
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -80,6 +80,22 @@ async def test_no_secret_in_logs(caplog: pytest.LogCaptureFixture) -> None:
             while "127.0.0.1:1, 127.0.0.1:2" not in caplog.text:  # noqa: ASYNC110  (a thread)
                 await anyio.sleep(0.01)
     assert SECRET not in caplog.text
+
+
+@pytest.mark.anyio
+@pytest.mark.integration
+async def test_too_little_storage(store: RunStore, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that cannot reserve the streams is a warning with both remedies; the second one helps."""
+    small = StreamLimits(max_bytes=1024 * 1024)
+    with anyio.fail_after(PATIENCE), nats_server(storage="100MB") as server:
+        async with NATSQueue(server.url, prefix=prefix):
+            while "storage" not in caplog.text:  # noqa: ASYNC110  (a thread)
+                await anyio.sleep(0.01)
+        async with NATSQueue(server.url, prefix=prefix, limits=small) as queue:
+            await DurableRuns(store, [], queue=queue).submit("a", "go")
+            assert await queue.receive(["a"], PATIENCE) is not None
+    for remedy in ("3 streams of 268,435,456 bytes", "max_file_store", "StreamLimits(max_bytes="):
+        assert remedy in caplog.text
 
 
 @pytest.mark.anyio

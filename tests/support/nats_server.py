@@ -30,19 +30,21 @@ if TYPE_CHECKING:
 class NATSServer:
     """A server that runs. Attributes: url: its URL; port: its port; folder: where its streams are."""
 
-    def __init__(self, program: str, folder: Path, address: str) -> None:
+    def __init__(self, program: str, folder: Path, address: str, storage: str) -> None:
         self.folder = folder
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self._program = program
         self._address = address
+        self._configuration = folder / "nats.conf"
+        self._configuration.write_text(f'jetstream {{ store_dir: "{folder}", max_file_store: {storage} }}\n')
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start, and wait until it accepts connections."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "-a", self._address, "-p", str(self.port), "-js", "-sd", str(self.folder)],
+                [self._program, "-a", self._address, "-p", str(self.port), "-c", str(self._configuration)],
                 stdout=log,
                 stderr=log,
             )
@@ -72,18 +74,20 @@ class NATSServer:
 
 
 @contextmanager
-def nats_server(address: str = "127.0.0.1") -> Iterator[NATSServer]:
+def nats_server(address: str = "127.0.0.1", storage: str = "1TB") -> Iterator[NATSServer]:
     """Run a server until the end of the block; without the program the test is skipped, or fails where CI says so.
 
     Args:
         address: Address to listen on.
+        storage: What all streams together may reserve, such as `1GB`. A queue reserves 768 MiB, whatever it stores.
+            Without the option a server allows three quarters of what is free on the disk.
     """
     program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
     if program is None:
         complain = pytest.fail if os.environ.get("PELLUCID_REQUIRE_SERVICES") else pytest.skip
         complain("the program 'nats-server' is not installed (Debian: apt-get install nats-server)")
     folder = Path(tempfile.mkdtemp(prefix="nats-"))
-    server = NATSServer(program, folder, address)
+    server = NATSServer(program, folder, address, storage)
     try:
         server.start()
         yield server

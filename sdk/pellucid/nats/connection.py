@@ -38,6 +38,9 @@ _CLOSE: Final = 2.0
 _STREAM_EXISTS: Final = 10058
 """Error code of a stream that exists with other options: those of an administrator, which apply."""
 
+_NO_STORAGE: Final = 10047
+"""Error code of a server, or an account, that cannot reserve the bytes of a stream."""
+
 _STREAMS: Final = {
     "work": RetentionPolicy.WORK_QUEUE,
     "events": RetentionPolicy.LIMITS,
@@ -121,7 +124,13 @@ class Connection:
             return
         self._is_warned = True
         places = places_of(self.options.servers)
-        _log.warning("nats.unavailable servers=%s %s: %s", places, type(error).__name__, error)
+        _log.warning("nats.unavailable servers=%s %s: %s%s", places, type(error).__name__, error, self._remedy(error))
+
+    def _remedy(self, error: Exception) -> str:
+        if not isinstance(error, APIError) or error.err_code != _NO_STORAGE:
+            return ""
+        need = f"the queue reserves {len(_STREAMS)} streams of {self.options.limits.max_bytes:,} bytes"
+        return f"; {need}: raise max_file_store of the server, or give NATSQueue limits=StreamLimits(max_bytes=…)"
 
     async def on_connect(self, hook: ConnectHook) -> None:
         """Call a function with each new client, such as one that subscribes, and now if there is one."""
