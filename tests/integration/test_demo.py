@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -41,10 +41,12 @@ def run_demo(*options: str, cwd: Path, timeout: float = PATIENCE) -> subprocess.
 
 
 def git(repository: Path, *arguments: str) -> str:
-    """Run git in a repository, as somebody known."""
+    """Run git in a repository, as somebody known, three days ago."""
+    when = f"{datetime.now(UTC) - timedelta(days=3, hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    environment = {**os.environ, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
     who = ("-c", "user.name=Ada Gardener", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
     command = ["git", "-C", str(repository), *who, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +71,12 @@ def shown(repository: Path) -> str:
 def test_answers_with_what_git_confirms(shown: str, repository: Path) -> None:
     """The answer names hash, author and subject of the latest commit, and facts that the other hubs computed."""
     head = git(repository, "rev-parse", "HEAD")
-    assert f'{head[:10]} by Ada Gardener, just now: "Harvest apples"' in shown
+    assert f'{head[:10]} by Ada Gardener, 3 days ago: "Harvest apples"' in shown
     assert "Commits read: 3" in shown
     assert "Words in their subjects: 9, most often orchard (2x)" in shown
-    assert f"{datetime.now(UTC):%Y-%m-%d}" in shown
+    now = re.search(r"It is \w+, (\S+ \S+) UTC", shown)
+    assert now is not None
+    assert datetime.now(UTC) - datetime.fromisoformat(f"{now[1]}Z") < timedelta(hours=1)
 
 
 def test_shows_the_failure_by_name_and_that_the_hub_is_left_alone(shown: str) -> None:
