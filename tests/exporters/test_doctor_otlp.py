@@ -289,6 +289,8 @@ def test_what_is_no_address_is_refused(doctor: Doctor, address: str, protocol: s
     assert "write it as http://host:port" in report.text
     assert "report it as a bug" not in report.text
     assert "see the collector's log" not in report.text
+    if address != "collector":  # which may be a host
+        assert_all_wrong(report.about("OTLP"), "the endpoint is not a URL")
 
 
 def test_without_a_collector_it_says_how_to_ask(doctor: Doctor) -> None:

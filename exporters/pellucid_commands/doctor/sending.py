@@ -147,6 +147,9 @@ def _by_grpc(options: Otlp, signal: Signal) -> Sent:
     except ValueError:
         return Sent(signal, "grpc", "", _NO_ADDRESS)
     # Private, because the exporter's own `export` retries, logs the response and returns only that it failed.
+    if not _is_address(exporter._endpoint):  # noqa: SLF001
+        exporter.shutdown()
+        return Sent(signal, "grpc", "", _NO_ADDRESS)
     address = f"{'http' if exporter._insecure else 'https'}://{exporter._endpoint}"  # noqa: SLF001
 
     def export() -> Any:
@@ -163,6 +166,14 @@ def _by_grpc(options: Otlp, signal: Signal) -> Sent:
     finally:
         exporter.shutdown()
     return Sent(signal, "grpc", address, got)
+
+
+def _is_address(endpoint: str) -> bool:
+    """Return whether host and port can be read; gRPC says that they cannot only once it knows the host."""
+    try:
+        return urlsplit(f"//{endpoint}").port != 0
+    except ValueError:
+        return False
 
 
 def _use_listening_address(exporter: Any) -> bool:
