@@ -29,6 +29,7 @@ from pellucid.run.fold import INTERRUPTED
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
 from support.durable_agents import JOB, OWED, PAY, Stop, nothing, results
+from support.processes import PATIENCE
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -180,12 +181,17 @@ async def test_a_clock_an_hour_off(store: RunStore, monkeypatch: pytest.MonkeyPa
 
 
 def stand_still(location: Location, backend: str) -> None:
-    """Let the event loop stand still beyond the lease, as in a process that is stopped, while another one recovers."""
+    """Let the event loop stand still beyond the lease, as in a process that is stopped, while another one recovers.
+
+    A claim that the process had just sent may take the run first, with a lease of its own.
+    """
 
     async def recover() -> None:
-        location.end_leases()
-        async with location.open() as other:
-            assert (await other.recover()).run_ids
+        with anyio.fail_after(PATIENCE):
+            async with location.open() as other:
+                location.end_leases()
+                while not (await other.recover()).run_ids:
+                    location.end_leases()
 
     thread = threading.Thread(target=lambda: anyio.run(recover, backend=backend))
     thread.start()
