@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,9 @@ PANELS: Final = {
     "table": "Table",
     "timeseries": "TimeSeries",
 }
+
+_UNREACHED: Final = re.compile(r"code (E[A-Z_]*(TIMEDOUT|CONN|NOTFOUND|AGAIN|TIMEOUT|UNREACH)|E5\d\d|E429|ERR_SOCKET)")
+"""npm's codes of a registry that it cannot reach, or that is out of order."""
 
 _TYPES: Final = """
 // Enumerations are strings and numbers in JSON.
@@ -51,9 +55,15 @@ def complaints(dashboards: Mapping[str, Mapping[str, Any]], folder: Path) -> lis
             _give_up(f"the program {program!r} is not installed (Debian: apt-get install nodejs npm)")
     (folder / "package.json").write_text('{"private": true}')
     install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save", *PACKAGES]
-    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    try:
+        installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm did not install Grafana's types in time: its registry is slow, or cannot be reached")
     if installed.returncode:
-        _give_up(f"npm cannot install {' and '.join(PACKAGES)}: {installed.stderr.strip()[-500:]}")
+        reason = f"npm cannot install {' and '.join(PACKAGES)}: {installed.stderr.strip()[-500:]}"
+        if _UNREACHED.search(installed.stderr):
+            pytest.skip(reason)  # in CI, too: the registry is no server that the tests start
+        _give_up(reason)
     options = {"strict": True, "noEmit": True, "module": "esnext", "moduleResolution": "bundler", "target": "es2022"}
     config = {"compilerOptions": {**options, "skipLibCheck": True, "types": []}, "include": ["*.ts"]}
     (folder / "tsconfig.json").write_text(json.dumps(config))
