@@ -76,7 +76,9 @@ def test_a_dead_collector_holds_nobody_up(
     with collector() as endpoint, caplog.at_level(logging.CRITICAL):
         telemetry = build(
             Settings(
-                service_name="shop", otlp=Otlp(endpoint=endpoint, protocol=protocol), prometheus=Prometheus(port=0)
+                service_name="shop",
+                otlp=Otlp(endpoint=endpoint, protocol=protocol, timeout=60.0),
+                prometheus=Prometheus(port=0),
             )
         )
         emit(telemetry)
@@ -84,10 +86,10 @@ def test_a_dead_collector_holds_nobody_up(
         assert not telemetry.flush(0.3)
         assert not telemetry.flush(0.3)
         emit(telemetry)
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 30
         telemetry.shutdown(0.3)
         telemetry.shutdown(60)
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 30
         assert telemetry.prometheus_url is None
         assert not telemetry.flush(60)
         emit(telemetry)
@@ -188,13 +190,13 @@ def test_an_exit_does_not_wait_for_a_dead_collector() -> None:
         started = time.monotonic()
         run_python(
             f"""
-            from pellucid_exporters import configure
+            from pellucid_exporters import Otlp, configure
 
-            telemetry = configure("shop", otlp={endpoint!r})
+            telemetry = configure("shop", otlp=Otlp(endpoint={endpoint!r}, timeout=60.0))
             telemetry.tracer_provider.get_tracer("test").start_span("lost").end()
             """
         )
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 30
 
 
 def test_configure_once() -> None:
