@@ -111,8 +111,11 @@ class Telemetry:
         if self._is_shut:
             return False
         failed = self._failures()
-        done = self._await([provider.force_flush for provider in self._providers()], timeout)
-        return done and self._failures() == failed
+        futures = self._start([provider.force_flush for provider in self._providers()])
+        is_done = _await(futures, timeout)
+        for future in futures:
+            future.cancel()  # one that has not begun: the next flush includes it
+        return is_done and self._failures() == failed
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Send queued telemetry for at most `timeout` seconds and close everything. Idempotent.
@@ -126,8 +129,8 @@ class Telemetry:
         self.on_shutdown(self)
         if self.parts.endpoint is not None:
             self.parts.endpoint.close()
-        calls = [provider.shutdown for provider in self._providers()]
-        if not self._await(calls, timeout):
+        futures = self._start([provider.shutdown for provider in self._providers()])
+        if not _await(futures, timeout):  # late ones follow a flush that runs, which ends with the parts
             _log.warning("telemetry was not delivered within %g s of shutdown; undelivered items are lost", timeout)
         self.parts.close()
         for workers in self._workers:
@@ -150,13 +153,15 @@ class Telemetry:
     def _failures(self) -> int:
         return sum(outlet.failures for outlet in self.parts.outlets)
 
-    def _await(self, calls: Sequence[Call], timeout: float) -> bool:
-        """Call all providers concurrently; return whether all calls succeeded before the deadline."""
-        futures = [workers.run(call) for workers, call in zip(self._workers, calls, strict=True)]
-        done, late = wait(futures, timeout=timeout)
-        for future in late:
-            future.cancel()
-        return not late and all(_succeeded(future) for future in done)
+    def _start(self, calls: Sequence[Call]) -> list[Future[object]]:
+        """Call all providers concurrently."""
+        return [workers.run(call) for workers, call in zip(self._workers, calls, strict=True)]
+
+
+def _await(futures: Sequence[Future[object]], timeout: float) -> bool:
+    """Return whether all calls succeeded before the deadline."""
+    done, late = wait(futures, timeout=timeout)
+    return not late and all(_succeeded(future) for future in done)
 
 
 def _succeeded(future: Future[object]) -> bool:

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,11 @@ def emit(telemetry: Telemetry, name: str = "run") -> None:
 def test_a_dead_collector_holds_nobody_up(
     collector: Any, protocol: OtlpProtocol, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Recording goes on, flush() says no at its deadline, and so does shutdown(), which then does nothing again."""
+    """Recording goes on, flush() says no at its deadline, and so does shutdown(), which then does nothing again.
+
+    When the collector has gone, no thread is left.
+    """
+    before = set(threading.enumerate())
     with collector() as endpoint, caplog.at_level(logging.CRITICAL):
         telemetry = build(
             Settings(
@@ -93,6 +98,9 @@ def test_a_dead_collector_holds_nobody_up(
         assert telemetry.prometheus_url is None
         assert not telemetry.flush(60)
         emit(telemetry)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), thread
 
 
 def test_spans_for_which_there_is_no_room_are_counted(
