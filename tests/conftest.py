@@ -6,6 +6,8 @@ import gc
 import importlib
 import os
 import signal
+import socket
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from pellucid_exporters.testing import Captured, check_telemetry
+from support.clock import SOON
 from support.postgres_server import PostgresServer, postgres_server
 from support.stores import Location
 
@@ -49,6 +52,38 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Run async tests on both event loops."""
     backend: str = request.param
     return backend
+
+
+_getaddrinfo = socket.getaddrinfo
+
+
+def _find(
+    host: str | bytes | None,
+    port: Any,
+    family: int = 0,
+    type: int = 0,  # noqa: A002  (its name in the standard library)
+    proto: int = 0,
+    flags: int = 0,
+) -> list[Any]:
+    if host is not None and os.fsdecode(host) not in ("", "localhost", socket.gethostname()):
+        flags |= socket.AI_NUMERICHOST
+    return _getaddrinfo(host, port, family, type, proto, flags)
+
+
+@pytest.fixture(autouse=True)
+def _no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Know no host but this one: a name server that is slow, or answers for what is not there, changes no test."""
+    monkeypatch.setattr(socket, "getaddrinfo", _find)
+
+
+@pytest.fixture(autouse=True)
+def _no_late_exports() -> Iterator[None]:
+    """Wait for the exports of a test: they would write to the log of the next one, and use its random numbers."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("Otel"):
+            thread.join(SOON)
 
 
 @pytest.fixture(autouse=True)
