@@ -6,7 +6,7 @@ from typing import Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
-from pellucid_exporters.alerting.outcomes import ASKED, HALTED, UNASKED
+from pellucid_exporters.alerting.outcomes import BROKEN, HALTED, UNANSWERED
 
 JOB: Final = "job"
 INSTANCE: Final = "instance"
@@ -50,8 +50,6 @@ SUCCEEDED: Final = where(semconv.ERROR_TYPE, "=")
 NOT_HALTED: Final = where(semconv.ERROR_TYPE, "!=", HALTED)
 """Runs that the permission policy did not halt; a halted run is not a failed one."""
 
-ROUND_TRIPS: Final = (
-    where(semconv.DISCOVERY_CACHE, "=~", *ASKED),
-    where(semconv.ERROR_TYPE, "!~", *UNASKED),
-)
-"""Discoveries that made a request to the hub; cached catalogues and rejected discoveries do not describe it."""
+BROKEN_REQUESTS: Final = where(semconv.OUTCOME, "=~", *BROKEN)
+ANSWERED_REQUESTS: Final = where(semconv.OUTCOME, "=", semconv.COMPLETED)
+UNANSWERED_REQUESTS: Final = where(semconv.OUTCOME, "=~", *UNANSWERED)

@@ -17,7 +17,7 @@ from support.alertmanager_server import alertmanager_server, post, webhook
 from support.prometheus_server import program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 pytestmark = pytest.mark.prometheus
 
@@ -110,25 +110,31 @@ def test_a_title_says_what_how_many_and_how_urgent(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_hub_that_is_down_is_one_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "explained"),
+    [
+        ("ToolHubDown", ["ToolHubSlow", "ToolHubFailing"]),
+        ("ToolHubSilent", ["ToolHubSlow", "ToolHubFailing", "ToolHubDown"]),
+    ],
+)
+def test_a_hub_is_one_page(tmp_path: Path, source: str, explained: Sequence[str]) -> None:
     """What another alert of the same hub and application explains is kept back; Slack gets our words."""
-    down = {**LABELS, "alertname": "ToolHubDown"}
-    others = [{**LABELS, "alertname": name} for name in ("ToolHubSlow", "ToolHubHanging", "ToolHubFailing")]
+    others = [{**LABELS, "alertname": name} for name in explained]
+    tickets = [{**LABELS, "alertname": name, "severity": "ticket"} for name in ("ToolHubSlow", "ToolHubCircuitOpen")]
     elsewhere = [{**LABELS, PROVIDER: "other"}, {**LABELS, "job": "team/other"}]
     with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
-        post(
-            f"{url}/api/v2/alerts",
-            [{"labels": labels, "annotations": ANNOTATIONS} for labels in (down, *others, *elsewhere)],
-        )
-        first = hook.until(lambda told: "ToolHubDown" in json.dumps(told))
-        assert first["attachments"][0]["title"] == "[page] ToolHubDown search & co"
+        sources = [{**LABELS, "alertname": source}, *others, *tickets, *elsewhere]
+        post(f"{url}/api/v2/alerts", [{"labels": labels, "annotations": ANNOTATIONS} for labels in sources])
+        first = hook.until(lambda told: source in json.dumps(told))
+        assert first["attachments"][0]["title"] == f"[page] {source} search & co"
         assert "p95 0.9 s, objective 0.2 s" in first["attachments"][0]["text"]
         hook.until(lambda told: "ToolHubSlow other" in json.dumps(told))
         told = hook.until(lambda told: "ToolHubSlow search" in json.dumps(told))
         assert "team/other" in json.dumps(told)
         assert "team/shop" not in json.dumps(told)
-        assert "Hanging" not in json.dumps(hook.told)
-        assert "Failing" not in json.dumps(hook.told)
+        for name in {*explained, "ToolHubCircuitOpen"} - {"ToolHubSlow"}:
+            assert name not in json.dumps(hook.told)
+        assert "[ticket]" not in json.dumps(hook.told)
 
 
 @pytest.mark.integration

@@ -37,7 +37,8 @@ UNITS = {value for name, value in vars(units).items() if isinstance(value, str) 
 LABELS = {
     **INFRASTRUCTURE,
     **{
-        series(metric, suffix): {"job", *map(label, metric.attributes)} | ({"le"} if suffix == "_bucket" else set())
+        series(metric, suffix): {"job", "instance", *map(label, metric.attributes)}
+        | ({"le"} if suffix == "_bucket" else set())
         for metric in semconv.METRICS
         for suffix in SUFFIXES[metric.kind]
     },

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pellucid_dashboards.rules import Thresholds, render
-from support.promtool import DURATION, HERE, HUB, MISS, RUBE, Make, add, grow, late, level
+from support.promtool import ANSWERED, DURATION, HERE, HUB, RUBE, WAITS, Make, add, grow, late, level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.prometheus
 
 
-OVER = "pellucid_tool_discovery_over_objective_total"
+OVER = "pellucid_hub_over_objective_total"
 OBJECTIVE = f"pellucid_tool_discovery_objective_seconds{{{RUBE}}}"
 PAGE = {**HUB, "severity": "page"}
 TICKET = {**HUB, "severity": "ticket"}
@@ -25,7 +26,7 @@ SLOW = {**TICKET, "burn": "slow"}
 
 
 def round_trips(
-    quick: Sequence[float], slow: Sequence[float], *, labels: str = MISS
+    quick: Sequence[float], slow: Sequence[float], *, labels: str = ANSWERED
 ) -> dict[str, Sequence[float | None]]:
     """Return the number of round trips, and of those over the objective."""
     return {f"{DURATION}_count{{{labels}}}": add(quick, slow), f"{OVER}{{{labels}}}": slow}
@@ -36,9 +37,15 @@ def lookups(
 ) -> dict[str, Sequence[float | None]]:
     """Return the number of discoveries of one outcome."""
     word = f',error_type="{error}"' if error else ""
-    return {
-        f'{DURATION}_count{{{labels},pellucid_provider_kind="hub",pellucid_discovery_cache="{cache}"{word}}}': values
-    }
+    return {f'{WAITS}_count{{{labels},pellucid_provider_kind="hub",pellucid_discovery_cache="{cache}"{word}}}': values}
+
+
+def requests(
+    values: Sequence[float | None], outcome: str = "completed", error: str = "", labels: str = RUBE
+) -> dict[str, Sequence[float | None]]:
+    """Return the number of requests of one outcome."""
+    word = f',error_type="{error}"' if error else ""
+    return {f'{DURATION}_count{{{labels},pellucid_provider_kind="hub",pellucid_outcome="{outcome}"{word}}}': values}
 
 
 def test_slow_fires_against_the_own_objective_and_resolves(trial: Make) -> None:
@@ -56,7 +63,7 @@ def test_without_an_objective_nobody_knows_what_is_slow(trial: Make, objective: 
     """The counter of those over it is there only where there is an objective."""
     series = round_trips(grow((0, 60)), grow((60, 60)))
     if not objective:
-        del series[f"{OVER}{{{MISS}}}"]
+        del series[f"{OVER}{{{ANSWERED}}}"]
     found = trial(series)
     found.firing(59, "ToolHubSlow", *([FAST, SLOW] if objective else []))
     found.run()
@@ -106,20 +113,87 @@ def test_slow_forgives_a_short_burst(trial: Make) -> None:
     found.run()
 
 
-def test_slow_looks_at_round_trips_only(trial: Make) -> None:
-    """Callers who waited for another's fetch, or not for it, and combinations of providers, are not counted."""
-    joined = MISS.replace('"miss"', '"joined"')
-    pending = MISS.replace('"miss"', '"pending"')
-    combined = MISS.replace('"hub"', '"combined"')
+def test_slow_looks_at_what_the_hub_did(trial: Make) -> None:
+    """How long runs waited, joined others or went on without it, is not counted."""
     found = trial(
         {
             **round_trips(grow((60, 60)), grow((0, 60))),
-            **round_trips(grow((0, 60)), grow((600, 60)), labels=joined),
-            **round_trips(grow((0, 60)), grow((600, 60)), labels=pending),
-            **round_trips(grow((0, 60)), grow((600, 60)), labels=combined),
+            **lookups(grow((600, 60)), cache="joined"),
+            **lookups(grow((600, 60)), cache="pending"),
+            f'pellucid_tool_discovery_over_objective_total{{{RUBE},pellucid_discovery_cache="joined"}}': grow(
+                (600, 60)
+            ),
         }
     )
     found.firing(59, "ToolHubSlow")
+    found.run()
+
+
+def streak(values: Sequence[float | None], instance: str = "a:9464") -> dict[str, Sequence[float | None]]:
+    """Return the number of slow requests in a row, as one process counts them."""
+    labels = f'job="shop",instance="{instance}",pellucid_provider_id="rube"'
+    return {f"pellucid_hub_over_objective_streak{{{labels}}}": values}
+
+
+STREAK = {**TICKET, "burn": "streak"}
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_hub_that_is_seldom_called_opens_a_ticket_after_three(trial: Make, slow: bool) -> None:
+    """Every 20 min it takes longer than its objective: no window has enough of that for a share."""
+    calls = [float(minute // 20) for minute in range(160)]
+    series = round_trips([0.0] * 160 if slow else calls, calls if slow else [0.0] * 160)
+    found = trial({**series, **streak(calls if slow else [0.0] * 160)})
+    found.firing(59, "ToolHubSlow")
+    found.firing(70, "ToolHubSlow", *([STREAK] if slow else []))
+    found.firing(150, "ToolHubSlow", *([STREAK] if slow else []))
+    found.run()
+
+
+def test_a_slow_hub_with_traffic_has_no_ticket_of_its_streak(trial: Make) -> None:
+    """Its share says more."""
+    found = trial({**round_trips(grow((0, 90)), grow((60, 90))), **streak(grow((60, 90)))})
+    found.firing(85, "ToolHubSlow", FAST, SLOW)
+    found.run()
+
+
+def once(number: int, values: dict[str, float], total: int) -> dict[str, Sequence[float | None]]:
+    """Return the series of a process that pushes once, at a minute of its own, and ends; it has no `up`."""
+    found: dict[str, Sequence[float | None]] = {}
+    for name, value in values.items():
+        minutes: list[float | None] = [None] * total
+        minutes[1 + number] = value
+        found[name.replace("a:9464", f"run-{number}")] = minutes
+    return found
+
+
+def test_processes_that_run_once_alert(trial: Make) -> None:
+    """45 processes with a sample each: a hub that is too slow each time, and one that fails each time."""
+    failed = (
+        f'{HERE},pellucid_provider_id="git",pellucid_provider_kind="hub",pellucid_outcome="failed",error_type="500"'
+    )
+    series: dict[str, Sequence[float | None]] = {}
+    for number in range(45):
+        each = {
+            f"{DURATION}_count{{{ANSWERED}}}": 1.0,
+            f"{OVER}{{{ANSWERED}}}": 1.0,
+            f"{DURATION}_count{{{failed}}}": 1.0,
+        }
+        series |= once(number, each, 60)
+    found = trial(series)
+    found.firing(40, "ToolHubSlow", FAST, SLOW)
+    found.firing(40, "ToolHubFailing", {**PAGE, "pellucid_provider_id": "git"})
+    found.run()
+
+
+def test_processes_that_run_seldom_and_once_open_a_ticket(trial: Make) -> None:
+    """Three of three processes in a day found the hub slow."""
+    series: dict[str, Sequence[float | None]] = {}
+    for number in range(3):
+        series |= once(number * 100, {f"{DURATION}_count{{{ANSWERED}}}": 1.0, f"{OVER}{{{ANSWERED}}}": 1.0}, 300)
+    found = trial(series)
+    found.firing(190, "ToolHubSlow")
+    found.firing(203, "ToolHubSlow", STREAK)
     found.run()
 
 
@@ -134,42 +208,69 @@ def test_slow_survives_a_restart(trial: Make) -> None:
 
 
 def age(values: Sequence[float | None], hub: str = "rube") -> dict[str, Sequence[float | None]]:
-    """Return the age of a hub's oldest fetch."""
-    return {f'pellucid_tool_discovery_inflight_age_seconds{{{HERE},pellucid_provider_id="{hub}"}}': values}
+    """Return for how long a hub has not answered, with one request in flight as long as that is more than 0."""
+    labels = f'{HERE},pellucid_provider_id="{hub}"'
+    return {
+        f"pellucid_hub_unanswered_age_seconds{{{labels}}}": values,
+        f"pellucid_tool_discovery_inflight{{{labels}}}": [
+            value if value is None else float(value > 0) for value in values
+        ],
+    }
 
 
-def test_hanging_fires_before_any_call_has_ended(trial: Make) -> None:
-    """The very first fetch hangs: there is no histogram yet; it resolves with the fetch."""
+def test_silent_fires_before_any_request_has_ended(trial: Make) -> None:
+    """The very first request hangs: there is no histogram yet; it resolves when the hub answers."""
     found = trial({**age(late(2, [0, 15, 60, 120, *level((0, 10))])), OBJECTIVE: level((0.2, 16))})
-    found.firing(3, "ToolHubHanging")  # 15 s are not more than 15 s
-    found.firing(4, "ToolHubHanging", PAGE)
-    found.firing(5, "ToolHubHanging", PAGE)
-    found.firing(11, "ToolHubHanging", PAGE)  # it is kept for 6 min
-    found.firing(13, "ToolHubHanging")
+    found.firing(3, "ToolHubSilent")  # 15 s are not more than 15 s
+    found.firing(4, "ToolHubSilent", PAGE)
+    found.firing(5, "ToolHubSilent", PAGE)
+    found.firing(11, "ToolHubSilent", PAGE)  # it is kept for 6 min
+    found.firing(13, "ToolHubSilent")
     found.run()
 
 
-def test_hanging_is_seen_between_two_evaluations(trial: Make) -> None:
-    """Rules are evaluated once a minute, and a fetch that hung was ended by its timeout before that."""
+@pytest.mark.parametrize("objective", [None, 5.0])
+def test_silent_although_callers_give_up(trial: Make, objective: float | None) -> None:
+    """Callers leave after half a second; the page comes within 2 min, and says when the silence began."""
+    given_up = requests(late(30, grow((12, 30), start=1)), "abandoned")
+    silence = age([*level((0, 30)), *(60.0 * n for n in range(31))])
+    found = trial({**given_up, **silence, **({OBJECTIVE: level((objective, 61))} if objective else {})})
+    found.firing(30, "ToolHubSilent")
+    found.firing(32, "ToolHubSilent", PAGE)
+    found.firing(60, "ToolHubSilent", PAGE)
+    found.firing(60, "ToolHubDown")
+    found.run()
+
+
+def test_silent_needs_requests(trial: Make) -> None:
+    """A hub that did not answer once and is not asked any more pages nobody."""
+    silence = {name: values for name, values in age([60.0 * n for n in range(40)]).items() if "inflight" not in name}
+    found = trial({**silence, **requests(level((1, 40)), "abandoned")})
+    found.firing(20, "ToolHubSilent")
+    found.run()
+
+
+def test_silent_is_seen_between_two_evaluations(trial: Make) -> None:
+    """Rules are evaluated once a minute, and the hub answered before that."""
     found = trial({**age([0, 4, 0, 0]), **age([0, 25, 0, 0], hub="git")})
     found.interval = "20s"
-    found.firing(1, "ToolHubHanging", {**PAGE, "pellucid_provider_id": "git"})
+    found.firing(1, "ToolHubSilent", {**PAGE, "pellucid_provider_id": "git"})
     found.run()
 
 
 @pytest.mark.parametrize(("objective", "seconds", "fires"), [(None, 16, True), (10.0, 29, False), (10.0, 31, True)])
-def test_hanging_gives_a_slow_hub_more_time(trial: Make, objective: float | None, seconds: float, fires: bool) -> None:
+def test_silent_gives_a_slow_hub_more_time(trial: Make, objective: float | None, seconds: float, fires: bool) -> None:
     """Three times its objective, if it has one and that is longer."""
     found = trial({**age(level((seconds, 3))), **({OBJECTIVE: level((objective, 3))} if objective else {})})
-    found.firing(2, "ToolHubHanging", *([PAGE] if fires else []))
+    found.firing(2, "ToolHubSilent", *([PAGE] if fires else []))
     found.run()
 
 
-def test_hanging_tells_of_one_hub(trial: Make) -> None:
+def test_silent_names_one_hub(trial: Make) -> None:
     """Another hub that works does not hide it, nor is it accused; processes of one service are one hub."""
     second = {series.replace("a:9464", "b:9464"): values for series, values in age(level((0, 3))).items()}
     found = trial({**age(level((60, 3))), **second, **age(level((1, 3)), hub="git")})
-    found.firing(2, "ToolHubHanging", PAGE)
+    found.firing(2, "ToolHubSilent", PAGE)
     found.run()
 
 
@@ -177,8 +278,8 @@ def test_failing_fires_and_resolves(trial: Make) -> None:
     """Half of the round trips fail for a while."""
     found = trial(
         {
-            **lookups(grow((10, 20), (5, 10), (10, 20)), cache="miss"),
-            **lookups(late(20, grow((5, 10), (0, 20))), cache="miss", error="timeout"),
+            **requests(grow((10, 20), (5, 10), (10, 20))),
+            **requests(late(20, grow((5, 10), (0, 20))), "timeout", "timeout"),
         }
     )
     found.firing(19, "ToolHubFailing")
@@ -192,8 +293,8 @@ def test_failing_at_the_boundary(trial: Make, failed: float, fires: bool) -> Non
     """A tenth of 100 round trips a minute are 10."""
     found = trial(
         {
-            **lookups(grow((100 - failed, 30)), cache="miss"),
-            **lookups(grow((failed, 30)), cache="miss", error="ConnectionError"),
+            **requests(grow((100 - failed, 30))),
+            **requests(grow((failed, 30)), "failed", "ConnectionError"),
         }
     )
     found.firing(25, "ToolHubFailing", *([PAGE] if fires else []))
@@ -203,7 +304,7 @@ def test_failing_at_the_boundary(trial: Make, failed: float, fires: bool) -> Non
 @pytest.mark.parametrize(("failures", "fires"), [(4, False), (5, True)])
 def test_failing_needs_several(trial: Make, failures: int, fires: bool) -> None:
     """Everything fails, but there were few; the first failure makes the series, and counts."""
-    found = trial(lookups(late(10, level((failures, 6))), cache="none", error="500"))
+    found = trial(requests(late(10, level((failures, 6))), "failed", "500"))
     found.firing(10, "ToolHubFailing")
     found.firing(13, "ToolHubFailing", *([PAGE] if fires else []))
     found.firing(15, "ToolHubFailing")
@@ -213,7 +314,7 @@ def test_failing_needs_several(trial: Make, failures: int, fires: bool) -> None:
 @pytest.mark.parametrize("error", ["backoff", "circuit_open"])
 def test_a_hub_that_nobody_asked_does_not_fail(trial: Make, error: str) -> None:
     """Callers who were told to come back later made no round trip."""
-    found = trial({**lookups(grow((10, 30)), cache="none", error=error), **lookups(grow((1, 30)), cache="miss")})
+    found = trial({**lookups(grow((10, 30)), cache="none", error=error), **requests(grow((1, 30)))})
     found.firing(25, "ToolHubFailing")
     found.run()
 
@@ -227,8 +328,8 @@ def test_down_fires_and_resolves(trial: Make) -> None:
     """Nothing succeeds from minute 5 to minute 30."""
     found = trial(
         {
-            **lookups(grow((1, 5), (0, 25), (1, 10)), cache="miss"),
-            **lookups(late(6, grow((1, 24), (0, 10), start=1)), cache="none", error="backoff"),
+            **requests(grow((1, 5), (0, 25), (1, 10))),
+            **requests(late(6, grow((1, 24), (0, 10), start=1)), "failed", "ConnectionError"),
             **last_success([*(60.0 * n for n in range(6)), *level((300, 25)), *(60.0 * n for n in range(31, 41))]),
         }
     )
@@ -244,31 +345,33 @@ def test_a_hub_that_is_back_pages_nobody(trial: Make) -> None:
     """What happened before is in windows of 5 min still: until it is not, what kept such pages back goes on."""
     found = trial(
         {
-            **lookups(grow((1, 5), (0, 25), (1, 20)), cache="miss"),
-            **lookups(late(6, grow((2, 24), (0, 20), start=1)), cache="miss", error="timeout"),
-            f'{OVER}{{{MISS},error_type="timeout"}}': late(6, grow((2, 24), (0, 20), start=1)),
+            **requests(grow((1, 5), (0, 25), (1, 20))),
+            **requests(late(6, grow((2, 24), (0, 20), start=1)), "timeout", "timeout"),
+            f'{OVER}{{{RUBE},pellucid_outcome="timeout",error_type="timeout"}}': late(
+                6, grow((2, 24), (0, 20), start=1)
+            ),
             **age([*level((0, 6), (29, 25), (0, 20))]),
             **last_success([*(60.0 * n for n in range(6)), *level((300, 25)), *(60.0 * n for n in range(31, 51))]),
         }
     )
     found.firing(30, "ToolHubDown", PAGE)
-    found.firing(30, "ToolHubHanging", PAGE)
+    found.firing(30, "ToolHubSilent", PAGE)
     pages = 'ALERTS{alertname=~"ToolHubFailing|ToolHubSlow",alertstate="firing",severity="page"}'
     for minute in range(31, 50):
-        for source in ("ToolHubDown", "ToolHubHanging"):
+        for source in ("ToolHubDown", "ToolHubSilent"):
             explained = f'ALERTS{{alertname="{source}",alertstate="firing"}}'
             found.value(minute, f"{pages} unless on (job, pellucid_provider_id) {explained}")
     found.firing(40, "ToolHubDown")
-    found.firing(40, "ToolHubHanging")
+    found.firing(40, "ToolHubSilent")
     found.run()
 
 
 def test_down_although_callers_gave_up(trial: Make) -> None:
-    """Discoveries that were cancelled have no error, and are no success of the hub."""
+    """Requests that were abandoned have no error, and are no success of the hub."""
     found = trial(
         {
-            **lookups(grow((2, 60)), cache="miss"),
-            **lookups(late(6, grow((1, 54))), cache="miss", error="timeout"),
+            **requests(grow((2, 60)), "abandoned"),
+            **requests(late(6, grow((1, 54))), "timeout", "timeout"),
             **last_success(level((300, 61))),
         }
     )
@@ -282,8 +385,8 @@ def test_down_after_less_than_is_shipped(trial: Make, tmp_path: Path, after: flo
     """A threshold below 10 min holds, although the hub succeeded within the last 10 min."""
     found = trial(
         {
-            **lookups(grow((1, 20), (0, 10)), cache="miss"),
-            **lookups(late(20, grow((2, 10))), cache="miss", error="timeout"),
+            **requests(grow((1, 20), (0, 10))),
+            **requests(late(20, grow((2, 10))), "timeout", "timeout"),
             **last_success([*(60.0 * n for n in range(21)), *level((1200, 10))]),
         }
     )
@@ -294,15 +397,34 @@ def test_down_after_less_than_is_shipped(trial: Make, tmp_path: Path, after: flo
 
 
 def test_down_from_the_start(trial: Make) -> None:
-    """A hub that never answered since the process began has no time of a success."""
-    found = trial(lookups(late(3, grow((1, 20), start=1)), cache="none", error="ConnectionError"))
-    found.firing(10, "ToolHubDown", PAGE)
+    """A hub that never succeeded since the process began is given the same 10 min, also after a restart."""
+    found = trial(
+        {
+            **requests(late(3, grow((1, 20), start=1)), "failed", "ConnectionError"),
+            **{name: values for name, values in age(late(3, level((0, 20)))).items() if "unanswered" in name},
+        }
+    )
+    found.firing(12, "ToolHubDown")
+    found.firing(15, "ToolHubDown", PAGE)
+    found.run()
+
+
+def test_down_after_a_restart(trial: Make) -> None:
+    """The process before it had a success 3 min ago."""
+    found = trial(
+        {
+            **requests([*grow((5, 20)), *grow((5, 20))], "failed", "ConnectionError"),
+            **last_success([*([None] * 5), *level((600, 14)), *([None] * 22)]),
+        }
+    )
+    found.firing(19, "ToolHubDown")
     found.run()
 
 
 def test_down_behind_an_old_catalogue(trial: Make) -> None:
     """With `stale_if_error` no caller sees an error, and the hub is down all the same."""
-    found = trial({**lookups(grow((2, 40)), cache="stale"), **last_success(level((0, 41)))})
+    behind = {**lookups(grow((2, 40)), cache="stale"), **requests(grow((2, 40)), "failed", "500")}
+    found = trial({**behind, **last_success(level((0, 41)))})
     found.firing(9, "ToolHubDown")
     found.firing(30, "ToolHubDown", PAGE)
     found.run()
@@ -313,7 +435,7 @@ def test_down_at_the_boundary(trial: Make, age: int, fires: bool) -> None:
     """The last success is almost 10 min ago, or just over."""
     found = trial(
         {
-            **lookups(grow((1, 30)), cache="none", error="ConnectionError"),
+            **requests(grow((1, 30)), "failed", "ConnectionError"),
             **last_success([60.0 * n - age for n in range(31)]),
         }
     )
@@ -326,7 +448,7 @@ def test_a_hub_that_nobody_asks_is_not_down(trial: Make) -> None:
     found = trial(
         {
             **lookups(grow((60, 60)), cache="hit"),
-            **lookups(grow((0, 40), (1, 2), (0, 18)), cache="miss", error="timeout"),
+            **requests(grow((0, 40), (1, 2), (0, 18)), "timeout", "timeout"),
             **last_success(level((0, 61))),
         }
     )
@@ -398,10 +520,19 @@ def test_one_change_seen_by_many_processes_is_one(trial: Make) -> None:
     found.run()
 
 
+def cached(seconds: float = 0.25, ttl: float | None = 60.0) -> dict[str, Sequence[float | None]]:
+    """Return the facts of a hub with a cache, an objective of 0.2 s, and requests of up to so many seconds."""
+    buckets = {bound: grow((60 if bound >= seconds else 0, 100)) for bound in (0.1, 0.2, 0.25, math.inf)}
+    listed = {f'{DURATION}_bucket{{{ANSWERED},le="{bound}"}}'.replace("inf", "+Inf"): n for bound, n in buckets.items()}
+    lives = {f"pellucid_tool_discovery_ttl_seconds{{{RUBE}}}": level((ttl, 101))} if ttl is not None else {}
+    return {**listed, **lives, OBJECTIVE: level((0.2, 101))}
+
+
 def test_cache_miss_storm_fires_and_resolves(trial: Make) -> None:
-    """Most lookups miss for a while; round trips of providers without a cache are none of it."""
+    """Most lookups miss for a while; discoveries of providers without a cache are none of it."""
     found = trial(
         {
+            **cached(),
             **lookups(grow((20, 30), (1, 30), (20, 40)), cache="hit"),
             **lookups(grow((1, 30), (19, 30), (1, 40)), cache="miss"),
             **lookups(grow((500, 100)), cache="none", labels=RUBE.replace("rube", "git")),
@@ -413,18 +544,41 @@ def test_cache_miss_storm_fires_and_resolves(trial: Make) -> None:
     found.run()
 
 
+@pytest.mark.parametrize(("seconds", "ttl", "fires"), [(0.25, 60.0, True), (0.1, 60.0, False), (0.25, None, False)])
+def test_cache_misses_matter_where_a_cache_should_help(
+    trial: Make, seconds: float, ttl: float | None, fires: bool
+) -> None:
+    """Not where the hub is quick anyway, nor where its catalogues are not cached."""
+    found = trial({**cached(seconds, ttl), **lookups(grow((20, 40)), cache="miss")})
+    found.firing(35, "DiscoveryCacheMissStorm", *([TICKET] if fires else []))
+    found.run()
+
+
 @pytest.mark.parametrize(
     ("hits", "misses", "fires"), [(10.1, 10, False), (9.9, 10, True), (0, 5.9, False), (0, 6.1, True)]
 )
 def test_cache_miss_storm_at_the_boundary(trial: Make, hits: float, misses: float, fires: bool) -> None:
     """Half of the lookups, and 60 misses in 10 min."""
-    found = trial({**lookups(grow((hits, 40)), cache="hit"), **lookups(grow((misses, 40)), cache="miss")})
+    counts = {**lookups(grow((hits, 40)), cache="hit"), **lookups(grow((misses, 40)), cache="miss")}
+    found = trial({**cached(), **counts})
     found.firing(35, "DiscoveryCacheMissStorm", *([TICKET] if fires else []))
     found.run()
 
 
 def test_failures_are_no_misses(trial: Make) -> None:
     """A hub that is down is not asked too often."""
-    found = trial({**lookups(grow((60, 40)), cache="miss", error="timeout"), **lookups(grow((1, 40)), cache="hit")})
+    counts = {**lookups(grow((60, 40)), cache="miss", error="timeout"), **lookups(grow((1, 40)), cache="hit")}
+    found = trial({**cached(), **counts})
     found.firing(35, "DiscoveryCacheMissStorm")
+    found.run()
+
+
+@pytest.mark.parametrize(("seconds", "fires"), [(0.05, False), (0.25, True)])
+def test_a_busy_process_opens_a_ticket(trial: Make, seconds: float, fires: bool) -> None:
+    """Its event loop resumes a tenth of its runs that late."""
+    delay = "pellucid_runtime_wakeup_delay_seconds_bucket"
+    buckets = {bound: grow((60 if bound >= seconds else 0, 30)) for bound in (0.025, 0.05, 0.1, 0.25, math.inf)}
+    found = trial({f'{delay}{{{HERE},le="{bound}"}}'.replace("inf", "+Inf"): n for bound, n in buckets.items()})
+    who = {"job": "shop", "instance": "a:9464", "severity": "ticket"}
+    found.firing(25, "AgentProcessBusy", *([who] if fires else []))
     found.run()

@@ -11,7 +11,7 @@ import pytest
 
 from pellucid_dashboards.rules import Alert, all_groups
 from pellucid_exporters.alerting.definition import Context
-from support.promtool import DURATION, HERE, HUB, MISS, RUBE, STALE, Make, grow, late, level
+from support.promtool import ANSWERED, DURATION, HERE, HUB, RUBE, STALE, WAITS, Make, grow, late, level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,12 +22,20 @@ pytestmark = pytest.mark.prometheus
 MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
 MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
 COST = "pellucid:cost_usd:increase1h"
+
+
+def is_streak(rule: object) -> bool:
+    """Return whether a rule is the second ticket of `ToolHubSlow`."""
+    return isinstance(rule, Alert) and rule.labels.get("burn") == "streak"
+
+
 ALERTS: dict[tuple[str, str], Alert] = {
     (rule.name, rule.severity): rule
     for group in all_groups(Context())
     for rule in group.rules
-    if isinstance(rule, Alert)
+    if isinstance(rule, Alert) and not is_streak(rule)
 }
+STREAK = next(rule for group in all_groups(Context()) for rule in group.rules if is_streak(rule))
 
 
 def histogram(labels: str, **bounds: Sequence[float | None]) -> dict[str, Sequence[float | None]]:
@@ -36,16 +44,16 @@ def histogram(labels: str, **bounds: Sequence[float | None]) -> dict[str, Sequen
     return {**found, f"{DURATION}_count{{{labels}}}": list(bounds.values())[-1]}
 
 
-def slow(each: float, over: float, labels: str = MISS) -> dict[str, Sequence[float | None]]:
-    """Return round trips by the minute, of which some are over the objective."""
-    counter = f"pellucid_tool_discovery_over_objective_total{{{labels}}}"
+def slow(each: float, over: float, labels: str = ANSWERED) -> dict[str, Sequence[float | None]]:
+    """Return requests by the minute, of which some are over the objective."""
+    counter = f"pellucid_hub_over_objective_total{{{labels}}}"
     return {f"{DURATION}_count{{{labels}}}": grow((each, 90)), counter: grow((over, 90))}
 
 
 def test_quantiles(trial: Make) -> None:
     """Of round trips of 5 min, in seconds: 60 to 0.1 s, 30 to 0.2 s, 9 to 0.5 s, 1 to 1 s."""
     counts = {"0.1": 60, "0.2": 90, "0.5": 99, "1.0": 100, "+Inf": 100}
-    found = trial(histogram(MISS, **{bound: grow((count, 20)) for bound, count in counts.items()}))
+    found = trial(histogram(ANSWERED, **{bound: grow((count, 20)) for bound, count in counts.items()}))
     for percent, seconds in ((50, 0.1 * 50 / 60), (95, 0.2 + 0.3 * 5 / 9), (99, 0.5)):
         expression = f"round(pellucid:discovery_duration_seconds:p{percent}_5m, 1e-6)"
         found.value(15, expression, (HUB, round(seconds, 6)))
@@ -54,37 +62,32 @@ def test_quantiles(trial: Make) -> None:
 
 def test_quantiles_of_no_traffic(trial: Make) -> None:
     """There are none, rather than NaN."""
-    found = trial(histogram(MISS, **{"0.1": level((7, 20)), "+Inf": level((9, 20))}))
+    found = trial(histogram(ANSWERED, **{"0.1": level((7, 20)), "+Inf": level((9, 20))}))
     found.value(15, "pellucid:discovery_duration_seconds:p95_5m")
     found.value(15, "pellucid:discovery_errors:ratio_rate5m")
     found.run()
 
 
 def test_error_ratio(trial: Make) -> None:
-    """Failures by round trips; 0 where nothing ever failed, and neither hits nor waiting count."""
-    name = f"{DURATION}_count{{{HERE},pellucid_provider_kind="
+    """Failures and timeouts by requests; 0 where nothing ever failed, and what callers abandoned is neither."""
+    name = f'{DURATION}_count{{{RUBE},pellucid_provider_kind="hub"'
     found = trial(
         {
-            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="miss"}}': grow((3, 20)),
-            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="hit"}}': grow((100, 20)),
-            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="miss",error_type="500"}}': grow(
-                (1, 20)
-            ),
-            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="none",error_type="backoff"}}': grow(
-                (9, 20)
-            ),
-            f'{name}"static",pellucid_provider_id="static",pellucid_discovery_cache="none"}}': grow((1, 20)),
+            f'{name},pellucid_outcome="completed"}}': grow((6, 20)),
+            f'{name},pellucid_outcome="failed",error_type="500"}}': grow((1, 20)),
+            f'{name},pellucid_outcome="timeout",error_type="timeout"}}': grow((1, 20)),
+            f'{name},pellucid_outcome="abandoned"}}': grow((2, 20)),
+            f'{name},pellucid_outcome="completed"}}'.replace("rube", "git"): grow((1, 20)),
         }
     )
-    static = {"job": "shop", "pellucid_provider_id": "static"}
-    found.value(15, "pellucid:discovery_errors:ratio_rate5m", (HUB, 0.25), (static, 0.0))
+    git = {"job": "shop", "pellucid_provider_id": "git"}
+    found.value(15, "pellucid:discovery_errors:ratio_rate5m", (HUB, 0.2), (git, 0.0))
     found.run()
 
 
 def test_over_objective(trial: Make) -> None:
-    """The share of round trips that were counted as over it; waiting for another's and combinations are none."""
-    joined, combined = MISS.replace('"miss"', '"joined"'), MISS.replace('"hub"', '"combined"')
-    found = trial({**slow(60, 15), **slow(60, 60, joined), **slow(60, 60, combined)})
+    """The share of requests that were counted as over it."""
+    found = trial(slow(60, 15))
     for window in ("5m", "30m", "1h", "6h"):
         expression = f"round(pellucid:discovery_over_objective:ratio_rate{window}, 1e-6)"
         found.value(85, expression, (HUB, 0.25))
@@ -138,9 +141,10 @@ def calls(metric: str, labels: str, each: float = 5, count: int = 90) -> dict[st
     }
 
 
-SLOW = {**histogram(MISS, **{"0.2": grow((15, 90)), "1.0": grow((60, 90)), "+Inf": grow((60, 90))}), **slow(60, 45)}
+SLOW = {**histogram(ANSWERED, **{"0.2": grow((15, 90)), "1.0": grow((60, 90)), "+Inf": grow((60, 90))}), **slow(60, 45)}
 OBJECTIVE = gauge("tool_discovery_objective_seconds", 0.2)
-FAILED_HUB = 'pellucid_provider_id="rube",pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
+ASKED = 'pellucid_provider_id="rube",pellucid_provider_kind="hub",pellucid_outcome="%s"'
+MISSES = 'pellucid_provider_id="rube",pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
 SLOW_MODEL = {
     f'gen_ai_client_operation_duration_seconds_bucket{{{HERE},{MODEL},le="40.96"}}': grow((0, 90)),
     f'gen_ai_client_operation_duration_seconds_bucket{{{HERE},{MODEL},le="81.92"}}': grow((6, 90)),
@@ -151,28 +155,34 @@ TOKENS = {f"gen_ai_client_token_usage_sum{{{HERE},{MODEL}}}": grow((200_000, 90)
 
 SAID = [
     ("ToolHubSlow", "page", {**SLOW, **OBJECTIVE}, HUB,
-     ("Tool hub rube (shop) is slow: 75% of its round trips in 5m took longer than its objective of 200ms; "
+     ("Tool hub rube (shop) is slow: 75% of the requests to it in 5m took longer than its objective of 200ms; "
       "p95 is 946.7ms.")),
     ("ToolHubSlow", "ticket", {**SLOW, **OBJECTIVE}, HUB,
-     ("Tool hub rube (shop) is slow: 75% of its round trips in 30m took longer than its objective of 200ms; "
+     ("Tool hub rube (shop) is slow: 75% of the requests to it in 30m took longer than its objective of 200ms; "
       "p95 is 946.7ms.")),
-    ("ToolHubHanging", "page", {**gauge("tool_discovery_inflight_age_seconds", 95), **OBJECTIVE}, HUB,
-     "Tool hub rube (shop) hangs: a fetch of its tools has been under way for 1m 35s; its objective is 200ms."),
-    ("ToolHubFailing", "page", calls(DURATION, FAILED_HUB), HUB,
-     "Tool hub rube (shop) fails: 50% of its round trips in 5m; the limit is 10%."),
+    ("ToolHubSilent", "page",
+     {**gauge("hub_unanswered_age_seconds", 95), **gauge("tool_discovery_inflight", 1), **OBJECTIVE,
+      f'{DURATION}_count{{{HERE},{ASKED % "abandoned"}}}': grow((7, 90))}, HUB,
+     ("Tool hub rube (shop) is silent: it has not answered since 01:23 UTC, for 1m 35s; requests without an answer: "
+      "421; its objective is 200ms.")),
+    ("ToolHubFailing", "page",
+     {f"{DURATION}_count{{{HERE},{ASKED % outcome}}}": grow((5, 90)) for outcome in ("completed", "failed")}, HUB,
+     "Tool hub rube (shop) fails: 50% of the requests to it in 5m; the limit is 10%."),
     ("ToolHubDown", "page",
-     {f'{DURATION}_count{{{HERE},{FAILED_HUB},error_type="timeout"}}': grow((2, 90)),
+     {f'{DURATION}_count{{{HERE},{ASKED % "failed"}}}': grow((2, 90)),
       **gauge("tool_discovery_last_success_seconds", 0), **OBJECTIVE}, HUB,
-     ("Tool hub rube (shop) is down: 20 attempts in 10m got nothing new from it; its last success is 1h 25m 0s ago, "
-      "the limit 10 min, its latency objective 200ms.")),
+     ("Tool hub rube (shop) is down: 20 requests to it in 10m failed; its last success was 1h 25m 0s ago; the limit is "
+      "10 min, its latency objective 200ms.")),
     ("ToolHubCircuitOpen", "ticket", {**gauge("circuit_state_ratio", 2), **OBJECTIVE}, HUB,
      ("Tool hub rube (shop) is not called: its circuit breaker is open (state 2, 0 is closed); the hub's latency "
       "objective is 200ms.")),
     ("ToolCatalogChanging", "ticket", {f"pellucid_tool_catalog_changes_total{{{RUBE}}}": grow((0.5, 90))}, HUB,
      "Tool hub rube (shop) changes what it lists: 30 times in 1h; the limit is 3."),
-    ("DiscoveryCacheMissStorm", "ticket", {f"{DURATION}_count{{{HERE},{FAILED_HUB}}}": grow((60, 90))}, HUB,
+    ("DiscoveryCacheMissStorm", "ticket",
+     {f"{WAITS}_count{{{HERE},{MISSES}}}": grow((60, 90)), **gauge("tool_discovery_ttl_seconds", 60), **OBJECTIVE,
+      **histogram(ANSWERED, **{"0.1": grow((0, 90)), "0.2": grow((60, 90)), "+Inf": grow((60, 90))})}, HUB,
      ("Tool hub rube (shop) is asked too often: 100% of the lookups in its cache missed in 10m; the limit is 50%, its "
-      "latency objective none declared.")),
+      "latency objective 200ms.")),
     ("ToolFailing", "ticket", calls("gen_ai_execute_tool_duration_seconds", 'gen_ai_tool_name="search"'),
      {"job": "shop", "gen_ai_tool_name": "search"},
      "Tool search (shop) fails: 50% of its calls in 10m; the limit is 20%."),
@@ -221,6 +231,11 @@ SAID = [
      {"job": "shop", "gen_ai_agent_name": "support"},
      ("Agent support (shop): 6 durable runs in 1h were taken over from workers that had died or hung; the limit is "
       "3.")),
+    ("AgentProcessBusy", "ticket",
+     {f'pellucid_runtime_wakeup_delay_seconds_bucket{{{HERE},le="{bound}"}}': grow((each, 90))
+      for bound, each in (("0.1", 0), ("0.25", 10), ("+Inf", 10))}, {"job": "shop", "instance": "a:9464"},
+     ("a:9464 of shop is busy: a tenth of its runs waited for 235ms or longer, in 5m, until its event loop resumed "
+      "them; the limit is 0.1 s.")),
     ("TelemetryDropping", "ticket",
      {f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': grow((2, 90))},
      {"job": "shop", "pellucid_telemetry_part": "span"},
@@ -281,19 +296,52 @@ def test_names_are_only_text(trial: Make, name: str) -> None:
     labels = f"{HERE},pellucid_provider_id={json.dumps(name, ensure_ascii=False)}"
     found = trial(
         {
-            **gauge("tool_discovery_inflight_age_seconds", 95, labels),
+            **gauge("hub_unanswered_age_seconds", 95, labels),
+            **gauge("tool_discovery_inflight", 1, labels),
             **gauge("tool_discovery_objective_seconds", 0.2, labels),
         }
     )
-    alert = ALERTS["ToolHubHanging", "page"]
+    alert = ALERTS["ToolHubSilent", "page"]
     annotations = {
-        "summary": f"Tool hub {name} (shop) hangs: a fetch of its tools has been under way for 1m 35s; "
-        "its objective is 200ms.",
+        "summary": f"Tool hub {name} (shop) is silent: it has not answered since 01:23 UTC, for 1m 35s; requests "
+        "without an answer: 1; its objective is 200ms.",
         "description": alert.description,
-        "runbook_url": runbook_url("ToolHubHanging", {"job": "shop", "pellucid_provider_id": name}),
+        "runbook_url": runbook_url("ToolHubSilent", {"job": "shop", "pellucid_provider_id": name}),
         "dashboard_url": f"http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider={quote_plus(name)}",
     }
-    found.told(85, "ToolHubHanging", {"job": "shop", "pellucid_provider_id": name, "severity": "page"}, annotations)
+    found.told(85, "ToolHubSilent", {"job": "shop", "pellucid_provider_id": name, "severity": "page"}, annotations)
+    found.run()
+
+
+def test_a_streak_is_a_number_of_requests(trial: Make) -> None:
+    """Its summary has no share, and no quantile of so few."""
+    calls = [float(minute // 20) for minute in range(91)]
+    counters = {f"{DURATION}_count{{{ANSWERED}}}": calls, f"pellucid_hub_over_objective_total{{{ANSWERED}}}": calls}
+    found = trial({**counters, **gauge("hub_over_objective_streak", 4), **OBJECTIVE})
+    summary = "Tool hub rube (shop) is slow: 4 requests to it in a row took longer than its objective of 200ms."
+    annotations = {
+        "summary": summary,
+        "description": getattr(STREAK, "description", ""),
+        "runbook_url": runbook_url("ToolHubSlow", HUB),
+        "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider=rube",
+    }
+    found.told(85, "ToolHubSlow", {**HUB, "severity": "ticket", "burn": "streak"}, annotations)
+    found.run()
+
+
+def test_a_hub_without_a_success_has_no_time_of_it(trial: Make) -> None:
+    """Its summary says so."""
+    silence = gauge("hub_unanswered_age_seconds", 0)
+    found = trial({f"{DURATION}_count{{{HERE},{ASKED % 'failed'}}}": grow((2, 90)), **silence})
+    alert = ALERTS["ToolHubDown", "page"]
+    annotations = {
+        "summary": "Tool hub rube (shop) is down: 20 requests to it in 10m failed; it has had no success since its "
+        "processes started; the limit is 10 min, its latency objective none declared.",
+        "description": alert.description,
+        "runbook_url": runbook_url("ToolHubDown", HUB),
+        "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider=rube",
+    }
+    found.told(85, "ToolHubDown", {**HUB, "severity": "page"}, annotations)
     found.run()
 
 

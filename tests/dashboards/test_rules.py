@@ -28,10 +28,10 @@ RECORDS = {rule.name for rule in RULES if isinstance(rule, Record)}
 EACH_ALERT = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
 
 WANTED = {
-    "ToolHubSlow", "ToolHubHanging", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
+    "ToolHubSlow", "ToolHubSilent", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
     "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
     "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected", "RunsNotContinuing",
-    "WorkersBehind", "DurableWorkersDying", "TelemetryDropping", "TargetMissing",
+    "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping", "TargetMissing",
 }  # fmt: skip
 
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum")}

@@ -101,7 +101,7 @@ async def test_hubs_that_misbehave_are_told_of(features: list[str], tmp_path: Pa
             async with anyio.create_task_group() as tasks:
                 for provider in hubs.values():
                     tasks.start_soon(work, telemetry, provider)
-                wanted = {("ToolHubSlow", "slow"), ("ToolHubHanging", "hangs")}
+                wanted = {("ToolHubSlow", "slow"), ("ToolHubSilent", "hangs")}
                 await ask(partial(server.until, lambda: wanted <= set(firing(server)), timeout=80))
                 # Prometheus extrapolates from the first scrapes, and for native histograms differently.
                 expected = {"slow": pytest.approx(1.0, abs=0.01), "quick": pytest.approx(0.0, abs=0.01)}

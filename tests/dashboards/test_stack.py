@@ -276,7 +276,7 @@ def test_prometheus_is_started_for_what_the_dashboards_need() -> None:
     """Exemplars are kept, OTLP is received, and both kinds of histograms are scraped."""
     given = SERVICES["prometheus"]["command"]
     assert "--web.enable-otlp-receiver" in given
-    assert "--enable-feature=exemplar-storage" in given
+    assert "--enable-feature=exemplar-storage,created-timestamp-zero-ingestion" in given
     config = read("prometheus/prometheus.yml")
     assert config["storage"]["exemplars"]["max_exemplars"] > 0
     [scrape] = [scrape for scrape in config["scrape_configs"] if scrape["job_name"] == "pellucid"]

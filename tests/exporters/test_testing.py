@@ -179,7 +179,7 @@ async def test_spans_that_outlast_their_run_are_waited_for(telemetry: Captured) 
         check_telemetry(telemetry)
     gate.set()
     await telemetry.settle()
-    assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache="miss").count == 1
+    assert telemetry.histogram(semconv.HUB_LISTING_DURATION, pellucid_provider_id="hub").count == 1
 
 
 class GatedHub:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from uuid import uuid4
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 
 from pellucid import (
@@ -345,8 +347,20 @@ async def _submit_to_nobody(store: RunStore) -> str:
     return run.run.id
 
 
+async def serve_blocked(world: World, tasks: Any) -> None:
+    """Use a hub that does as promised, in a process with code that computes for long without `await`."""
+    hub = DiscoveryProvider(Hub(world, "quick", behave), id="quick", ttl=0, objective=OBJECTIVE)
+    for _ in range(5):
+        tasks.start_soon(run_again, world, agent("blocked", providers=[hub]))
+    while True:
+        await world.until(broken=True)
+        time.sleep(PAUSE)  # noqa: ASYNC251  (that is the fault)
+        await anyio.lowlevel.checkpoint()
+
+
 SCENES: Final = {
     "normal": serve_normal,
+    "blocked": serve_blocked,
     "hubs": serve_hubs,
     "work": serve_work,
     "durable": serve_durable,
@@ -359,7 +373,7 @@ async def serve(scene: str) -> None:
     """Play a scene until standard input ends."""
     world = World()
     async with anyio.create_task_group() as tasks:
-        await SCENES[scene](world, tasks)
+        tasks.start_soon(SCENES[scene], world, tasks)
         await anyio.to_thread.run_sync(obey, world)
         tasks.cancel_scope.cancel()
 

@@ -25,9 +25,12 @@ RUBE = f'{HERE},pellucid_provider_id="rube"'
 """Of the hub that trials are about."""
 HUB = {"job": "shop", "pellucid_provider_id": "rube"}
 """Labels of an alert about it."""
-DURATION = "pellucid_tool_discovery_duration_seconds"
-MISS = f'{RUBE},pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
-"""Labels of round trips to it."""
+WAITS = "pellucid_tool_discovery_duration_seconds"
+"""How long runs waited for discovery."""
+DURATION = "pellucid_hub_listing_duration_seconds"
+"""How long hubs took."""
+ANSWERED = f'{RUBE},pellucid_provider_kind="hub",pellucid_outcome="completed"'
+"""Labels of requests that it answered."""
 STALE: Final = math.nan
 """What Prometheus notes of each series of a target when a scrape fails: it has ended."""
 

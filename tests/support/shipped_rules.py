@@ -32,7 +32,7 @@ def page_for_a_slow_and_a_hanging_hub(python: Sequence[str], program: Path, fold
         folder: Where files may be written.
         environ: The environment.
     """
-    listed = f"{series(semconv.DISCOVERY_DURATION, '_count')}{{{HUB}}}"
+    listed = f"{series(semconv.HUB_LISTING_DURATION, '_count')}{{{HUB}}}"
     with (
         http_hub() as hub,
         _looping([*python, str(LOOP), str(program), hub.url], folder / "loop.log", environ) as url,
@@ -42,7 +42,7 @@ def page_for_a_slow_and_a_hanging_hub(python: Sequence[str], program: Path, fold
         hub.delays["tools/list"] = 0.5
         prometheus.until(lambda: _is_firing(prometheus, "ToolHubSlow"))
         hub.delays["tools/list"] = 600
-        prometheus.until(lambda: _is_firing(prometheus, "ToolHubHanging"))
+        prometheus.until(lambda: _is_firing(prometheus, "ToolHubSilent"))
 
 
 @contextmanager

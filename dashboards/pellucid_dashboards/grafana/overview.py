@@ -22,7 +22,6 @@ from pellucid_dashboards.grafana.panels import (
 from pellucid_dashboards.grafana.queries import (
     AGENT,
     MADE,
-    ROUND_TRIP,
     SERVICE,
     SHOWN,
     alerts,
@@ -37,7 +36,7 @@ from pellucid_dashboards.grafana.queries import (
     total,
 )
 from pellucid_dashboards.names import series
-from pellucid_dashboards.promql import FAILED, NOT_HALTED, SUCCEEDED, approvals_pending, by
+from pellucid_dashboards.promql import BROKEN_REQUESTS, FAILED, NOT_HALTED, SUCCEEDED, approvals_pending, by
 
 UID: Final = "pellucid-overview"
 _NAMES: Final = (
@@ -55,6 +54,7 @@ _NAMES: Final = (
     "RunsNotContinuing",
     "WorkersBehind",
     "DurableWorkersDying",
+    "AgentProcessBusy",
     "TelemetryDropping",
     "TargetMissing",
 )
@@ -82,7 +82,7 @@ def dashboard() -> dict[str, Any]:
 
 def _wrong() -> Panel:
     provider = (semconv.PROVIDER_ID,)
-    p95 = quantile(0.95, semconv.DISCOVERY_DURATION, SERVICE, *ROUND_TRIP, by=provider)
+    p95 = quantile(0.95, semconv.HUB_LISTING_DURATION, SERVICE, by=provider)
     objective = grouped("max", select(series(semconv.DISCOVERY_OBJECTIVE), SERVICE), provider)
     firing = select("ALERTS", ALERTS, SERVICE, 'alertstate="firing"')
     waiting = grouped("sum", approvals_pending(by(semconv.TOOL_NAME), SERVICE), ())
@@ -108,8 +108,11 @@ def _wrong() -> Panel:
             red=0.05,
         ),
         Column(
-            name="Hub fetches failed",
-            expr=_failed(semconv.DISCOVERY_DURATION, *ROUND_TRIP),
+            name="Hub requests failed",
+            expr=share(
+                calls(semconv.HUB_LISTING_DURATION, SERVICE, BROKEN_REQUESTS),
+                calls(semconv.HUB_LISTING_DURATION, SERVICE),
+            ),
             unit="percentunit",
             red=0.05,
         ),
@@ -121,7 +124,7 @@ def _wrong() -> Panel:
         "Runs failed": dashboard_link("Runs and models", "pellucid-runs-and-models"),
         "Model calls failed": dashboard_link("Runs and models", "pellucid-runs-and-models"),
         "Tool calls failed": dashboard_link("Tools", "pellucid-tools"),
-        "Hub fetches failed": dashboard_link("Tool hubs", "pellucid-tool-hubs"),
+        "Hub requests failed": dashboard_link("Tool hubs", "pellucid-tool-hubs"),
         "Hubs over objective": dashboard_link("Tool hubs", "pellucid-tool-hubs"),
         "Approvals waiting": dashboard_link("Tools", "pellucid-tools"),
         "Telemetry lost": dashboard_link("Telemetry health", "pellucid-telemetry-health"),
@@ -129,8 +132,8 @@ def _wrong() -> Panel:
     return tiles("What is wrong now", "What is wrong now, and on which dashboard is it explained?", columns, links)
 
 
-def _failed(metric: semconv.Metric, *where: str) -> str:
-    return share(calls(metric, SERVICE, *where, FAILED), calls(metric, SERVICE, *where))
+def _failed(metric: semconv.Metric) -> str:
+    return share(calls(metric, SERVICE, FAILED), calls(metric, SERVICE))
 
 
 def _alerts() -> Panel:

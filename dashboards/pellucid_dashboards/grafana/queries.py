@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import ROUND_TRIPS, where
+from pellucid_dashboards.promql import where
 from pellucid_exporters.alerting.outcomes import REFUSALS
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ HUB: Final = (
     f'{_KIND}!~"static|skill|combined|registry",{_ID}!~"(gated[(])+(static[)]|skill-scoped:|combined[(]|registry[)]).*"'
 )
 """Providers that request their tools from a remote hub, also through a gate."""
-ROUND_TRIP: Final = (HUB, *ROUND_TRIPS)
-"""Discoveries that made a request to the hub."""
 REFUSED: Final = where(semconv.ERROR_TYPE, "=~", *REFUSALS)
 """Tool calls that were not made."""
 MADE: Final = where(semconv.ERROR_TYPE, "!~", *REFUSALS)

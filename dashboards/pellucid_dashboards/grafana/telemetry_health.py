@@ -7,7 +7,7 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.panels import Panel, Query, as_legend, lines
-from pellucid_dashboards.grafana.queries import SERVICE, grouped, of_agents, or_none, rate
+from pellucid_dashboards.grafana.queries import SERVICE, grouped, of_agents, or_none, quantile, rate
 
 UID: Final = "pellucid-telemetry-health"
 
@@ -18,7 +18,11 @@ def dashboard() -> dict[str, Any]:
         UID,
         "Pellucid / Telemetry health",
         "Can what the other dashboards show be trusted?",
-        [Shelf(panels=[_processes(), _sampling()]), Shelf(panels=[_dropped(), _errors()])],
+        [
+            Shelf(panels=[_processes(), _busy()]),
+            Shelf(panels=[_dropped(), _errors()]),
+            Shelf(panels=[_sampling()]),
+        ],
         chosen_by=[],
     )
 
@@ -30,6 +34,17 @@ def _processes() -> Panel:
         "none",
         Query(expr=grouped("count", of_agents(f"target_info{{{SERVICE}}}", "job"), ("job",)), legend="{{job}}"),
         stacked=True,
+    )
+
+
+def _busy() -> Panel:
+    slowest = quantile(0.9, semconv.WAKEUP_DELAY, SERVICE, by=("job", "instance"))
+    return lines(
+        "Delay by the event loop",
+        "How late does the event loop of each process resume a tenth of the runs that waited for a hub? What a process"
+        " measures includes its own delay.",
+        "s",
+        Query(expr=or_none(slowest, "job", "instance"), legend="{{job}} {{instance}}", exemplar=True),
     )
 
 

@@ -1,4 +1,4 @@
-"""Dashboard `Tool hubs`: slow, hanging, failing and changing hubs over time."""
+"""Dashboard `Tool hubs`: slow, silent, failing and changing hubs over time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from pellucid_dashboards.grafana.panels import (
 from pellucid_dashboards.grafana.queries import (
     HUB,
     PROVIDER,
-    ROUND_TRIP,
     SERVICE,
     SHOWN,
     WINDOW,
@@ -42,7 +41,7 @@ from pellucid_dashboards.grafana.queries import (
     share,
 )
 from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import FAILED
+from pellucid_dashboards.promql import BROKEN_REQUESTS
 
 UID: Final = "pellucid-tool-hubs"
 
@@ -57,7 +56,7 @@ def dashboard() -> dict[str, Any]:
     return assemble(
         UID,
         "Pellucid / Tool hubs",
-        "Is a tool hub slow, hanging, failing or changing, and since when?",
+        "Is a tool hub slow, silent, failing or changing, and since when?",
         [
             Shelf(panels=[_hubs()], height=8),
             Shelf(panels=[_alerts(), _breakers()], height=6),
@@ -76,11 +75,11 @@ def _gauge(metric: semconv.Metric) -> str:
 
 
 def _hubs() -> Panel:
-    p95 = quantile(0.95, semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
+    p95 = quantile(0.95, semconv.HUB_LISTING_DURATION, *_HERE, by=_BY, window=SHOWN)
     objective = _gauge(semconv.DISCOVERY_OBJECTIVE)
-    fetches = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
-    late = rate(semconv.DISCOVERY_OVER_OBJECTIVE, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
-    failed = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, FAILED, by=_BY, window=SHOWN)
+    requests = calls(semconv.HUB_LISTING_DURATION, *_HERE, by=_BY, window=SHOWN)
+    late = rate(semconv.HUB_OVER_OBJECTIVE, *_HERE, by=_BY, window=SHOWN)
+    failed = calls(semconv.HUB_LISTING_DURATION, *_HERE, BROKEN_REQUESTS, by=_BY, window=SHOWN)
     cached = f'{label(semconv.DISCOVERY_CACHE)}=~"hit|joined|stale"'
     spared = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, cached, by=_BY, window=SHOWN)
     every = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, by=_BY, window=SHOWN)
@@ -88,9 +87,9 @@ def _hubs() -> Panel:
         Column(name="p95", expr=p95, unit="s"),
         Column(name="Objective", expr=objective, unit="s"),
         Column(name="p95 of objective", expr=f"{p95} / {objective}", unit="percentunit", red=1),
-        Column(name="Over objective", expr=f"{late} / ({fetches} > 0)", unit="percentunit", red=0.01),
-        Column(name="Failed", expr=share(failed, fetches), unit="percentunit", red=0.05),
-        Column(name="Waiting now", expr=_gauge(semconv.DISCOVERY_INFLIGHT_AGE), unit="s", red=30),
+        Column(name="Over objective", expr=f"{late} / ({requests} > 0)", unit="percentunit", red=0.01),
+        Column(name="Failed", expr=share(failed, requests), unit="percentunit", red=0.05),
+        Column(name="Without an answer", expr=_gauge(semconv.HUB_UNANSWERED_AGE), unit="s", red=30),
         Column(name="Since last success", expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}", unit="s"),
         Column(name="From cache", expr=share(spared, every), unit="percentunit"),
         Column(name="Tools", expr=_gauge(semconv.CATALOG_SIZE), unit="none"),
@@ -145,40 +144,42 @@ def _connections() -> Panel:
 
 def _latency() -> Panel:
     return lines(
-        "Round trips against the objective",
+        "Requests against the objective",
         "How long does the hub take to list its tools, and is that within its objective (dashed, if it has one)?",
         "s",
-        *percentiles(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP),
+        *percentiles(semconv.HUB_LISTING_DURATION, *_HERE),
         Query(expr=f"max({select(series(semconv.DISCOVERY_OBJECTIVE), *_HERE)})", legend=OBJECTIVE),
     )
 
 
 def _heat() -> Panel:
     return heat(
-        "Round trips",
-        "How are the hub's round trips spread: are all of them slow, or a few?",
+        "Requests",
+        "How are the durations of requests spread: are all of them slow, or a few?",
         "s",
-        distribution(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP),
+        distribution(semconv.HUB_LISTING_DURATION, *_HERE),
     )
 
 
 def _waiting() -> Panel:
     return lines(
-        "Age of the oldest fetch",
-        "Does the hub hang: how long has it kept somebody waiting, who has no answer yet?",
+        "Time without an answer",
+        "Does the hub hang: how long has it not answered, and how old is the oldest request in flight?",
         "s",
-        Query(expr=f"max({select(series(semconv.DISCOVERY_INFLIGHT_AGE), *_HERE)})", legend="oldest fetch"),
+        Query(expr=f"max({select(series(semconv.HUB_UNANSWERED_AGE), *_HERE)})", legend="without an answer"),
+        Query(expr=f"max({select(series(semconv.DISCOVERY_INFLIGHT_AGE), *_HERE)})", legend="oldest request"),
         Query(expr=f"max({select(series(semconv.DISCOVERY_OBJECTIVE), *_HERE)})", legend=OBJECTIVE),
     )
 
 
 def _failures() -> Panel:
-    failed = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, FAILED, by=(semconv.ERROR_TYPE,))
+    kinds = (semconv.OUTCOME, semconv.ERROR_TYPE)
+    failed = calls(semconv.HUB_LISTING_DURATION, *_HERE, f'{label(semconv.OUTCOME)}!="completed"', by=kinds)
     return lines(
         "Failures",
-        "How many fetches fail in a minute, and how? Of `backoff` and `circuit_open` the hub was not asked.",
+        "How many requests a minute fail, time out or are abandoned by their callers, and how?",
         "cpm",
-        Query(expr=or_none(f"60 * {failed}", semconv.ERROR_TYPE), legend=as_legend(semconv.ERROR_TYPE)),
+        Query(expr=or_none(f"60 * {failed}", *kinds), legend=" ".join(map(as_legend, kinds))),
         stacked=True,
     )
 

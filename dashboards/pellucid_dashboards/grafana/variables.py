@@ -24,7 +24,10 @@ _LABELS: Final = {
     "model": ("Model", values([semconv.OPERATION_DURATION], semconv.REQUEST_MODEL, SERVICE)),
     "tool": ("Tool", values([semconv.TOOL_DURATION], semconv.TOOL_NAME, SERVICE)),
 }
-_HUBS: Final = ("Tool hub", values([semconv.DISCOVERY_DURATION], semconv.PROVIDER_ID, SERVICE, HUB))
+_HUBS: Final = (
+    "Tool hub",
+    values([semconv.HUB_LISTING_DURATION, semconv.DISCOVERY_DURATION], semconv.PROVIDER_ID, SERVICE, HUB),
+)
 
 
 def variables(names: Sequence[str]) -> list[QueryVariable]:

@@ -15,7 +15,6 @@ from urllib.request import urlopen
 from pellucid import semconv
 from pellucid.errors import PellucidError
 from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import ROUND_TRIPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,14 +24,14 @@ LOOKBACK: Final = 3600.0
 
 SUBJECTS: Final = (
     (label(semconv.TOOL_NAME), semconv.TOOL_DURATION),
-    (label(semconv.PROVIDER_ID), semconv.DISCOVERY_DURATION),
+    (label(semconv.PROVIDER_ID), semconv.HUB_LISTING_DURATION),
     (label(semconv.AGENT_NAME), semconv.AGENT_DURATION),
     (label(semconv.REQUEST_MODEL), semconv.OPERATION_DURATION),
 )
 """Subject of an alert by its most specific label, and the histogram whose exemplars link to its traces."""
 
 _FAILED: Final = ("Failing", "Down", "CircuitOpen")
-_SLOW: Final = ("Slow",)
+_SLOW: Final = ("Slow", "Silent")
 
 
 class TraceLookupError(PellucidError):
@@ -62,7 +61,6 @@ def selector(labels: Mapping[str, str]) -> str | None:
             known = ("job", *map(label, metric.attributes))
             names = f"{series(metric)}|{series(metric, '_bucket')}"  # native and classic histograms
             matchers = [f"{name}={_quoted(labels[name])}" for name in known if labels.get(name)]
-            matchers += ROUND_TRIPS if metric is semconv.DISCOVERY_DURATION else ()
             return f"{{{','.join([f'__name__=~{_quoted(names)}', *matchers])}}}"
     return None
 

@@ -1,4 +1,4 @@
-"""Alerts on tool hubs: slow, hanging, failing, down, backed off, changing, or queried too often."""
+"""Alerts on tool hubs: slow, silent, failing, down, backed off, changing, or queried too often."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label
-from pellucid_dashboards.promql import FAILED, JOB, ROUND_TRIPS, SUCCEEDED, by, number, where
+from pellucid_dashboards.promql import (
+    ANSWERED_REQUESTS,
+    BROKEN_REQUESTS,
+    JOB,
+    SUCCEEDED,
+    UNANSWERED_REQUESTS,
+    by,
+    number,
+    where,
+)
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.discovery import (
     ERROR_RATIO,
@@ -14,6 +23,7 @@ from pellucid_dashboards.rules.discovery import (
     WINDOWS,
     discoveries,
     duration_of,
+    hub_requests,
     over_objective,
     round_trips,
 )
@@ -41,7 +51,8 @@ def hub_alerts(context: Context) -> Iterator[Alert]:
     """Yield the alerts."""
     for burn in BURNS:
         yield _slow(context, burn)
-    yield _hanging(context)
+    yield _slow_streak(context)
+    yield _silent(context)
     yield _failing(context)
     yield _down(context)
     yield _circuit_open(context)
@@ -50,30 +61,72 @@ def hub_alerts(context: Context) -> Iterator[Alert]:
 
 
 def _slow(context: Context, burn: Burn) -> Alert:
-    short, long = _NAMES[burn.short], _NAMES[burn.long]
-    limit = number(burn.limit(context.thresholds))
     return alert(
         hubs.slow(context, burn, _words(words.SHARE)),
-        expression=f"""
+        expression=_burns(context, burn),
+        dashboard=_DASHBOARD,
+    )
+
+
+def _burns(context: Context, burn: Burn) -> str:
+    """Return the condition that a hub spends its budget of slow requests at a speed."""
+    short, long = _NAMES[burn.short], _NAMES[burn.long]
+    limit = number(burn.limit(context.thresholds))
+    return f"""
 {over_objective(short)} > {limit}
 and on ({HUB}) {over_objective(long)} > {limit}
 and on ({HUB}) {round_trips(long)} >= {number(context.thresholds.slow_min_round_trips)}
+"""
+
+
+def _slow_streak(context: Context) -> Alert:
+    """Return the alert on hubs that are called too seldom for a share: by processes that stay, or by ones that end."""
+    least = number(context.thresholds.slow_streak)
+    streak = f"max by ({HUB}) (min_over_time({select(semconv.HUB_STREAK)}[{context.window(300)}]))"
+    others = "\n".join(f"unless on ({HUB}) ({_burns(context, burn).strip()})" for burn in BURNS)
+    return alert(
+        hubs.slow_streak(context, _words(words.NUMBER)),
+        expression=f"""
+(
+  {streak} >= {least} and on ({HUB}) {round_trips("1d")} > 0
+  or on ({HUB}) round({round_trips("1d")}) >= {least} and on ({HUB}) {over_objective("1d")} == 1
+)
+{others}
 """,
         dashboard=_DASHBOARD,
     )
 
 
-def _hanging(context: Context) -> Alert:
+def _silent(context: Context) -> Alert:
     thresholds = context.thresholds
-    seen = select(semconv.DISCOVERY_INFLIGHT_AGE)
-    age = f"max by ({HUB}) (max_over_time({seen}[{context.window(60)}]))"
+    minute = context.window(60)
+    context.window(300)
+    age = f"max by ({HUB}) (max_over_time({select(semconv.HUB_UNANSWERED_AGE)}[{minute}]))"
     objective = f"max by ({HUB}) ({select(semconv.DISCOVERY_OBJECTIVE)})"
+    inflight = f"max by ({HUB}) (max_over_time({select(semconv.DISCOVERY_INFLIGHT)}[{minute}]))"
+    since = queried(
+        f"time() - max(max_over_time({select(semconv.HUB_UNANSWERED_AGE)}{{%s}}[{minute}]))",
+        _OWN,
+        'toTime | printf "%v" | reReplaceAll "^.* ([0-9:]{5}).*$" "$1 UTC"',
+        "its start",
+    )
+    requests = queried(
+        f"(sum({hub_requests('1h')}{{%s,{UNANSWERED_REQUESTS}}}) or vector(0))"
+        f" + (sum({select(semconv.DISCOVERY_INFLIGHT)}{{%s}}) or vector(0))",
+        _OWN,
+        'printf "%.0f"',
+        "unknown",
+    )
     return alert(
-        hubs.hanging(context, _words(words.DURATION)),
+        hubs.silent(context, _words(words.DURATION, since=since, requests=requests)),
         expression=f"""
 {age} > on ({HUB}) (
   clamp_min({objective} * {number(thresholds.hanging_objectives)}, {number(thresholds.hanging_after)})
   or on ({HUB}) {age} * 0 + {number(thresholds.hanging_after)}
+)
+and on ({HUB}) (
+  {inflight} > 0
+  or on ({HUB}) {round_trips("5m")} > 0
 )
 """,
         dashboard=_DASHBOARD,
@@ -82,8 +135,7 @@ def _hanging(context: Context) -> Alert:
 
 def _failing(context: Context) -> Alert:
     thresholds = context.thresholds
-    context.window(300)
-    failed = summed(discoveries("5m"), HUB, *ROUND_TRIPS, FAILED)
+    failed = summed(hub_requests("5m"), HUB, BROKEN_REQUESTS)
     return alert(
         hubs.failing(context, _words(words.SHARE)),
         expression=f"""
@@ -95,28 +147,26 @@ and on ({HUB}) {failed} >= {number(thresholds.hub_failing_min)}
 
 
 def _down(context: Context) -> Alert:
+    """Return the alert on hubs without a success for so long, by this process or the one before it."""
     thresholds = context.thresholds
-    context.window(600)
-    failed = summed(discoveries("10m"), HUB, FAILED)
-    stale = summed(discoveries("10m"), HUB, where(semconv.DISCOVERY_CACHE, "=", "stale"), SUCCEEDED)
-    succeeded = summed(discoveries("10m"), HUB, *ROUND_TRIPS, SUCCEEDED)
-    last = f"max by ({HUB}) ({select(semconv.DISCOVERY_LAST_SUCCESS)})"
+    after = context.window(thresholds.hub_down_after)
+    failed = summed(hub_requests("10m"), HUB, BROKEN_REQUESTS)
+    succeeded = summed(hub_requests("10m"), HUB, ANSWERED_REQUESTS)
+    last = f"max by ({HUB}) (max_over_time({select(semconv.DISCOVERY_LAST_SUCCESS)}[{after}]))"
+    known = f"max by ({HUB}) (max_over_time({select(semconv.HUB_UNANSWERED_AGE)}[{after}] offset {after}))"
     since = queried(
         f"time() - max({select(semconv.DISCOVERY_LAST_SUCCESS)}{{%s}})",
         _OWN,
-        "humanizeDuration",
-        "longer than known",
+        'humanizeDuration | printf "its last success was %s ago"',
+        "it has had no success since its processes started",
     )
     return alert(
         hubs.down(context, _words(words.NUMBER, last_success=since)),
         expression=f"""
-(
-  {failed} + on ({HUB}) {stale}
-  or on ({HUB}) {failed}
-  or on ({HUB}) {stale}
-) >= {number(thresholds.hub_down_min)}
+{failed} >= {number(thresholds.hub_down_min)}
 unless on ({HUB}) ({succeeded} > 0 unless on ({HUB}) {last})
 unless on ({HUB}) time() - {last} < {number(thresholds.hub_down_after * context.scale)}
+and on ({HUB}) ({last} or on ({HUB}) {known})
 """,
         dashboard=_DASHBOARD,
     )
@@ -163,12 +213,17 @@ def _cache_misses(context: Context) -> Alert:
     limit, least = thresholds.cache_misses, thresholds.cache_misses_min
     lookups = (where(semconv.DISCOVERY_CACHE, "!=", "none"), SUCCEEDED)
     misses = (where(semconv.DISCOVERY_CACHE, "=", "miss"), SUCCEEDED)
+    objective = f"max by ({HUB}) ({select(semconv.DISCOVERY_OBJECTIVE)})"
     return alert(
         hubs.cache_misses(context, _words(words.SHARE)),
-        expression=mostly(discoveries("10m"), HUB, misses, lookups, above=limit, least=least),
+        expression=f"""
+{mostly(discoveries("10m"), HUB, misses, lookups, above=limit, least=least)}
+and on ({HUB}) max by ({HUB}) ({select(semconv.DISCOVERY_TTL)}) > 0
+and on ({HUB}) {duration_of(95)} > on ({HUB}) {objective} * {number(thresholds.cache_misses_near)}
+""",
         dashboard=_DASHBOARD,
     )
 
 
-def _words(value: str, *, last_success: str = "") -> Words:
-    return Words(subject=words.HUB, value=value, objective=_OBJECTIVE, p95=_P95, last_success=last_success)
+def _words(value: str, **more: str) -> Words:
+    return Words(subject=words.HUB, value=value, objective=_OBJECTIVE, p95=_P95, **more)

@@ -22,13 +22,19 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     """Return the increase of each series of a counter, or of a histogram's count, within a window.
 
     A series that was not there a window ago began at 0, and PromQL's `increase` sees no step from there to its first
-    value. Where the target was scraped already, that value is what it grew by; targets that push have no `up`, and lack
-    that step. A restart is a reset, which `increase` knows.
+    value. Where the target was scraped already, that value is what it grew by. Targets that push have no `up`: a
+    process that pushes once and ends has one sample in its life, which is what it grew by. A restart is a reset, which
+    `increase` knows.
     """
     scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window} == 1"
+    pushed = f"unless on ({JOB}, {INSTANCE}) {UP}"
     if metric.kind == "counter":
         counted = select(metric, *matchers)
-        return f"({counted} unless {counted} offset {window} and {scraped})\n  or increase({counted}[{window}])"
+        return (
+            f"({counted} unless {counted} offset {window} and {scraped})\n"
+            f"  or increase({counted}[{window}])\n"
+            f"  or (last_over_time({counted}[{window}]) unless {counted} offset {window} {pushed})"
+        )
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
     # Prometheus may switch from one kind to the other.
     new = f"unless {classic} offset {window} unless {native} offset {window}"
@@ -37,6 +43,8 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
         f"(histogram_count({native} {new}) and {scraped})",
         f"increase({classic}[{window}])",
         f"histogram_count(increase({native}[{window}]))",
+        f"(last_over_time({classic}[{window}]) {new} {pushed})",
+        f"(histogram_count(last_over_time({native}[{window}])) {new} {pushed})",
     )
     return "\n  or ".join(branches)
 

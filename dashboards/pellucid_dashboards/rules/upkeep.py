@@ -1,4 +1,4 @@
-"""Alerts on observability itself: lost telemetry and missing processes."""
+"""Alerts on observability itself: lost telemetry, busy and missing processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import ALERTS, INSTANCE, JOB, UP, by, number
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert
-from pellucid_dashboards.rules.queries import increase, select
+from pellucid_dashboards.rules.queries import increase, quantile, select
 from pellucid_exporters.alerting.definition import Context, seconds
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _HEALTH: Final = words.dashboard("pellucid-telemetry-health")
 def upkeep_alerts(context: Context) -> Iterator[Alert]:
     """Yield the alerts."""
     yield _dropping(context)
+    yield _busy(context)
     yield _target_down(context)
     yield _service_gone(context)
 
@@ -46,6 +47,25 @@ sum by ({_PART}) (
         summary=f"{words.value_of(JOB)} loses telemetry ({words.value_of(label(semconv.TELEMETRY_PART))}): "
         f"{words.NUMBER} items dropped or failed in {ten}; the limit is {limit:g}.",
         description="No run noticed, but traces, metrics, logs or listeners lack something: what you see is not all.",
+        dashboard=_HEALTH,
+    )
+
+
+def _busy(context: Context) -> Alert:
+    limit = context.thresholds.process_busy
+    five = context.window(300)
+    return Alert(
+        name="AgentProcessBusy",
+        expression=f"""
+{quantile(0.9, semconv.WAKEUP_DELAY, window=five, labels=f"{JOB}, {INSTANCE}")}
+> {number(limit)}
+""",
+        severity="ticket",
+        after=300.0,
+        summary=f"{words.value_of(INSTANCE)} of {words.value_of(JOB)} is busy: a tenth of its runs waited for "
+        f"{words.DURATION} or longer, in {five}, until its event loop resumed them; the limit is {seconds(limit)}.",
+        description="The process, not a hub, is late: its event loop has more to do than it can, or is blocked by code "
+        "that computes or waits without `await`. Durations that it measures include this delay.",
         dashboard=_HEALTH,
     )
 

@@ -21,14 +21,14 @@ def queried(expression: str, labels: Sequence[str], shown: str, otherwise: str) 
     """Return a template of a number that is queried when the alert fires.
 
     Args:
-        expression: PromQL, in which `%s` stands for matchers of the alert's own labels.
+        expression: PromQL, in which each `%s` stands for matchers of the alert's own labels.
         labels: Names of these labels.
         shown: Formatting function of the number, such as `humanizeDuration`.
         otherwise: Text without a result.
     """
-    matchers = ",".join(f"{name}=%q" for name in labels)
+    matchers = ",".join(f"{name}=%[{number}]q" for number, name in enumerate(labels, 1))
     values = " ".join(f"$labels.{name}" for name in labels)
-    query = expression % matchers
+    query = expression.replace("%s", matchers)
     return (
         f"{{{{ with printf `{query}` {values} | query }}}}{{{{ . | first | value | {shown} }}}}"
         f"{{{{ else }}}}{otherwise}{{{{ end }}}}"

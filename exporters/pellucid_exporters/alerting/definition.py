@@ -17,6 +17,7 @@ TEN_MINUTES: Final = 10 * MINUTE
 HALF_HOUR: Final = 30 * MINUTE
 HOUR: Final = 60 * MINUTE
 SIX_HOURS: Final = 6 * HOUR
+DAY: Final = 24 * HOUR
 
 _MS: Final = 1000
 
@@ -50,8 +51,10 @@ class Words:
         subject: What the alert is about, such as `Tool hub github (support)`.
         value: The measured value with its unit.
         objective: Latency objective of the hub.
-        p95: 95th percentile of the hub's round trips.
-        last_success: Time since the hub's last success.
+        p95: 95th percentile of the hub's requests.
+        last_success: Clause about the hub's last success.
+        since: Time of the first request after the hub's last answer.
+        requests: Number of requests without an answer.
     """
 
     subject: str
@@ -59,6 +62,8 @@ class Words:
     objective: str = ""
     p95: str = ""
     last_success: str = ""
+    since: str = ""
+    requests: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Alerts on tool hubs: slow, hanging, failing, down, backed off, changing, or queried too often."""
+"""Alerts on tool hubs: slow, silent, failing, down, backed off, changing, or queried too often."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pellucid_exporters.alerting.definition import (
+    DAY,
     FIVE_MINUTES,
     HALF_HOUR,
     HOUR,
@@ -66,52 +67,66 @@ def slow(context: Context, burn: Burn, words: Words) -> Definition:
         severity=burn.severity,
         after=burn.after,
         labels={"burn": burn.name},
-        summary=f"{words.subject} is slow: {words.value} of its round trips in {recent} took longer than its objective "
-        f"of {words.objective}; p95 is {words.p95}.",
-        description=f"At most {share(thresholds.slow_budget)} of round trips should take longer than what the hub "
+        summary=f"{words.subject} is slow: {words.value} of the requests to it in {recent} took longer than its "
+        f"objective of {words.objective}; p95 is {words.p95}.",
+        description=f"At most {share(thresholds.slow_budget)} of the requests should take longer than what the hub "
         f"declared. More than {share(burn.limit(thresholds))} did in the last {recent} and in the last {long}, "
         f"{burn.factor_of(thresholds):g} times as many. Runs wait for them.",
     )
 
 
-def hanging(context: Context, words: Words) -> Definition:
-    """Define the alert on a fetch that does not end."""
+def slow_streak(context: Context, words: Words) -> Definition:
+    """Define the alert on a hub that is called too seldom for a share, and was slow each time."""
+    return Definition(
+        name="ToolHubSlow",
+        severity="ticket",
+        labels={"burn": "streak"},
+        summary=f"{words.subject} is slow: {words.value} requests to it in a row took longer than its objective of "
+        f"{words.objective}.",
+        description=f"It is called so seldom that no share of its requests means anything. The limit is "
+        f"{context.thresholds.slow_streak:g} in a row, or as many within {context.window(DAY)} and no other.",
+    )
+
+
+def silent(context: Context, words: Words) -> Definition:
+    """Define the alert on a hub that does not answer."""
     thresholds = context.thresholds
     return Definition(
-        name="ToolHubHanging",
+        name="ToolHubSilent",
         severity="page",
-        keep=_AFTERMATH,  # also: each attempt ends at its timeout, and the age of the next one starts at 0
-        summary=f"{words.subject} hangs: a fetch of its tools has been under way for {words.value}; "
-        f"its objective is {words.objective}.",
-        description=f"It has not answered for more than {seconds(thresholds.hanging_after)}, and for more than "
-        f"{thresholds.hanging_objectives:g} times its objective. No histogram shows this before the fetch ends. "
-        f"All runs that need its tools wait.",
+        keep=_AFTERMATH,
+        summary=f"{words.subject} is silent: it has not answered since {words.since}, for {words.value}; requests "
+        f"without an answer: {words.requests}; its objective is {words.objective}.",
+        description=f"No request was answered, not even by an error, for more than {seconds(thresholds.hanging_after)} "
+        f"and more than {thresholds.hanging_objectives:g} times its objective, although there were requests in the "
+        f"last {context.window(FIVE_MINUTES)}. It hangs, or the network swallows what is sent. Runs that need its "
+        f"tools wait until they give up.",
     )
 
 
 def failing(context: Context, words: Words) -> Definition:
-    """Define the alert on failed round trips."""
+    """Define the alert on failed requests."""
     return Definition(
         name="ToolHubFailing",
         severity="page",
         after=120.0,
-        summary=f"{words.subject} fails: {words.value} of its round trips in {context.window(FIVE_MINUTES)}; the limit "
-        f"is {share(context.thresholds.hub_failing)}.",
+        summary=f"{words.subject} fails: {words.value} of the requests to it in {context.window(FIVE_MINUTES)}; the "
+        f"limit is {share(context.thresholds.hub_failing)}.",
         description="Unless a reliability rule or stale_if_error stands in for it, each failure ends a run.",
     )
 
 
 def down(context: Context, words: Words) -> Definition:
-    """Define the alert on attempts without a success."""
+    """Define the alert on requests without a success."""
     return Definition(
         name="ToolHubDown",
         severity="page",
         after=60.0,
         keep=_AFTERMATH,
-        summary=f"{words.subject} is down: {words.value} attempts in {context.window(TEN_MINUTES)} got nothing new "
-        f"from it; its last success is {words.last_success} ago, the limit "
-        f"{seconds(context.thresholds.hub_down_after * context.scale)}, its latency objective {words.objective}.",
-        description="No round trip succeeded, although runs requested one. They use an old catalogue, or fail.",
+        summary=f"{words.subject} is down: {words.value} requests to it in {context.window(TEN_MINUTES)} failed; "
+        f"{words.last_success}; the limit is {seconds(context.thresholds.hub_down_after * context.scale)}, its latency "
+        f"objective {words.objective}.",
+        description="No request succeeded, although there were some. Runs use an old catalogue, or fail.",
     )
 
 
@@ -155,6 +170,6 @@ def cache_misses(context: Context, words: Words) -> Definition:
         summary=f"{words.subject} is asked too often: {words.value} of the lookups in its cache missed in "
         f"{context.window(TEN_MINUTES)}; the limit is {share(context.thresholds.cache_misses)}, its latency objective "
         f"{words.objective}.",
-        description="A cache that misses this often costs each run a round trip. The time to live is too short, the "
+        description="The hub is slow, or nearly, and its cache spares it nothing: the time to live is too short, the "
         "key has too many values, or each run makes a provider of its own.",
     )

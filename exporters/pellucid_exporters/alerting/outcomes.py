@@ -31,6 +31,12 @@ ASKED: Final = ("miss", "none")
 """Values of `pellucid.discovery.cache` of discoveries that make a request to the hub; a cached catalogue does not
 describe it."""
 
+UNANSWERED: Final = ("timeout", "abandoned")
+"""Values of `pellucid.outcome` of requests to hubs that got no answer."""
+
+BROKEN: Final = ("failed", "timeout")
+"""Values of `pellucid.outcome` of requests to hubs that failed."""
+
 COMBINED: Final = "combined"
 """Kind of tool providers that are excluded: their parts have their own telemetry, and would be counted twice."""
 

@@ -26,23 +26,25 @@ class HubThresholds:
         slow_fast_burn: Multiple of the budget that pages if the last 5 min and the last hour spend it; at 14.4 a budget
             of 30 days lasts 50 hours.
         slow_slow_burn: Multiple that opens a ticket if the last 30 min and the last 6 h spend it; at 6 it lasts 5 days.
-        slow_min_round_trips: Minimum round trips in the longer window for a notification.
-        hanging_after: Age in seconds of a fetch under way from which on it hangs. Less than the timeout of the
-            fetches (30 s by default), or the fetch ends before the alert fires.
+        slow_min_round_trips: Minimum requests in the longer window for a notification.
+        slow_streak: Consecutive slow requests that open a ticket, however seldom the hub is called.
+        hanging_after: Seconds without an answer to any request after which a hub is silent.
         hanging_objectives: The same in multiples of the hub's own objective, if that is longer.
-        hub_failing: Share of round trips that fail.
-        hub_failing_min: Failed round trips in 5 min.
-        hub_down_after: Seconds without a successful round trip although runs requested one.
-        hub_down_min: Failed attempts in 10 min, in addition to `hub_down_after`.
+        hub_failing: Share of requests that fail.
+        hub_failing_min: Failed requests in 5 min.
+        hub_down_after: Seconds without a successful request although there were requests.
+        hub_down_min: Failed requests in 10 min, in addition to `hub_down_after`.
         catalog_changes: Changes of one hub's catalogue in an hour, as one process sees it.
         cache_misses: Share of the lookups in a provider's cache that miss.
         cache_misses_min: Misses in 10 min.
+        cache_misses_near: Share of the hub's objective that its p95 takes at least; faster hubs may be asked often.
     """
 
     slow_budget: float = 0.01
     slow_fast_burn: float = 14.4
     slow_slow_burn: float = 6.0
     slow_min_round_trips: float = 20.0
+    slow_streak: float = 3.0
     hanging_after: float = 15.0
     hanging_objectives: float = 3.0
     hub_failing: float = 0.1
@@ -52,6 +54,7 @@ class HubThresholds:
     catalog_changes: float = 3.0
     cache_misses: float = 0.5
     cache_misses_min: float = 60.0
+    cache_misses_near: float = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +125,7 @@ class UpkeepThresholds:
     """Limits of the alerts on observability itself, and where alerts link to.
 
     Attributes:
+        process_busy: Seconds by which the event loop of a process delays a tenth of its waiting runs at least.
         telemetry_lost: Items of telemetry, dropped or failed, in 10 min.
         target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
         target_seen_within: Seconds for which a service that has measured something is expected to be there.
@@ -131,6 +135,7 @@ class UpkeepThresholds:
         dashboard_base: Address of Grafana.
     """
 
+    process_busy: float = 0.1
     telemetry_lost: float = 1.0
     target_missing_after: float = 300.0
     target_seen_within: float = 3600.0
@@ -194,6 +199,7 @@ SHARES: Final = (
     "slow_budget",
     "hub_failing",
     "cache_misses",
+    "cache_misses_near",
     "tool_failing",
     "model_failing",
     "run_failing",

@@ -15,6 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
+from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race
@@ -252,7 +253,10 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         """Make a round trip."""
         if not self._is_hub:
             return await race(self._fetch_catalog, ctx, self._ask)
-        request = HubRequest(current_scope(), self.id, self.kind, self.objective)
+        scope = current_scope()
+        if self.ttl > 0:
+            scope.instruments.hubs.set(semconv.DISCOVERY_TTL, self.id, self.ttl)
+        request = HubRequest(scope, self.id, self.kind, self.objective)
         ctx.requested(request)  # the fetch ends it
         return await race(self._fetch_catalog, ctx, partial(request.receive, self._ask))
 

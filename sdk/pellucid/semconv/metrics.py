@@ -91,6 +91,12 @@ DISCOVERY_DURATION: Final = _duration(
 DISCOVERY_OBJECTIVE: Final = _gauge(
     "s", "pellucid.tool.discovery.objective", "Latency objective that a tool provider declared.", (PROVIDER_ID,)
 )
+DISCOVERY_TTL: Final = _gauge(
+    "s",
+    "pellucid.tool.discovery.ttl",
+    "Lifetime of the catalogues that a tool provider caches, if it was given one.",
+    (PROVIDER_ID,),
+)
 DISCOVERY_OVER_OBJECTIVE: Final = _counter(
     "{discovery}",
     "pellucid.tool.discovery.over_objective",

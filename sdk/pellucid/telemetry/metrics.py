@@ -170,6 +170,7 @@ class Hubs:
 
 _SET: Final = (
     semconv.DISCOVERY_OBJECTIVE,
+    semconv.DISCOVERY_TTL,
     semconv.DISCOVERY_LAST_SUCCESS,
     semconv.CATALOG_SIZE,
     semconv.HUB_STREAK,

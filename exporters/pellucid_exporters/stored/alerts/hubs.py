@@ -137,7 +137,7 @@ def _hanging(seen: _Hubs) -> Iterator[Alert]:
         run = seen.reader.run(span.run_id) if span.run_id else None
         words = seen.words(provider_id, run.service if run is not None else "", text.seconds(age))
         yield fire(
-            hubs.hanging(seen.context, words),
+            hubs.silent(seen.context, words),
             thresholds,
             value=age,
             since=span.start,
