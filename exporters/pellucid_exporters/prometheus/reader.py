@@ -27,13 +27,13 @@ from opentelemetry.sdk.metrics import (
     ObservableUpDownCounter,
     UpDownCounter,
 )
-from opentelemetry.sdk.metrics import _Gauge as Gauge
 from opentelemetry.sdk.metrics.export import Metric, MetricReader, MetricsData
 from opentelemetry.sdk.metrics.view import Aggregation, DropAggregation, ExponentialBucketHistogramAggregation
 from prometheus_client.registry import Collector
 
 from pellucid_exporters.prometheus.families import ExemplarMemory, Families
 from pellucid_exporters.prometheus.native_histograms import MAX_SCALE
+from pellucid_exporters.sdk_internals import Gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
