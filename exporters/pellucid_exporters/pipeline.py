@@ -245,7 +245,8 @@ def _meter_provider(
         readers += reader.all
     if settings.otlp is not None and settings.otlp.metrics:
         exporter = partial(metric_exporter, settings.otlp, exemplars=MANY if settings.tail_sampling else FEW)
-        outlet = MetricOutlet(exporter, faults.count_failure, decisions.is_dropped, decisions.is_undecided)
+        on_loss = partial(faults.count_drop, "metric")
+        outlet = MetricOutlet(exporter, faults.count_failure, on_loss, decisions.is_dropped, decisions.is_undecided)
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
         schedule = MetricSchedule(outlet, export_interval_millis=interval)
