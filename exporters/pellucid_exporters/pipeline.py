@@ -14,7 +14,6 @@ which another thread records a measurement also copies the lock of that instrume
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -30,6 +29,7 @@ from pellucid.errors import ConfigError
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import LogSink, set_default, unset_default
 from pellucid.version import __version__
+from pellucid_exporters.exits import shut_down_at_exit
 from pellucid_exporters.faults import Faults
 from pellucid_exporters.options import (
     Otlp,
@@ -167,7 +167,7 @@ def build(settings: Settings) -> Telemetry:
     except BaseException:
         parts.close()
         raise
-    atexit.register(telemetry.shutdown)
+    shut_down_at_exit(telemetry)
     in_child(telemetry, Telemetry.renew)
     return telemetry
 

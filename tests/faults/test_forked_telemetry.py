@@ -132,3 +132,38 @@ def test_children_forked_while_threads_record_do_not_hang(recorder: str) -> None
         )
         assert len({resource["service.instance.id"] for resource in receiver.resources}) >= 12
         assert receiver.faults == []
+
+
+def test_metrics_in_the_childs_own_server_are_the_childs(recorder: str) -> None:
+    """The application that a server forked after configure() names the child's instance, and counts from zero."""
+    run_python(
+        """
+        import os, re, sys, traceback
+        from pellucid_exporters import configure
+
+        telemetry = configure("shop", prometheus=0, recorder=sys.argv[1])
+        count = telemetry.meter_provider.get_meter("pellucid").create_counter("c").add
+        count(3)
+
+        def scraped():
+            text = telemetry.metrics_app.answer("GET", "", {}).body.decode()
+            instance = re.search('service_instance_id="([^"]+)"', text)
+            return float(re.search("^c_total.* (.+)$", text, re.MULTILINE)[1]), instance[1]
+
+        total, instance = scraped()
+        assert total == 3
+        if (child := os.fork()) == 0:
+            try:
+                count(1)
+                assert scraped()[0] == 1
+                assert scraped()[1] != instance
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert scraped() == (3, instance)
+        os._exit(0)
+        """,
+        recorder,
+    )
