@@ -6,10 +6,9 @@ telemetry = configure("support", otlp="http://localhost:4318", prometheus=9464, 
 
 After `os.fork()` a child keeps recording through the same `Telemetry`: queues are emptied (what they held is the
 parent's to send), connections are made anew, and `/metrics` is not served, since the port is the parent's; a child that
-should be scraped calls `shutdown()` and `configure(..., prometheus=0)`. Two limits are OpenTelemetry's own: counters go
-on from the parent's values, and gRPC, whose library does not survive a fork once it was used, needs
-`GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf` there. With `recorder="sdk"`, a fork in the very microseconds in
-which another thread records a measurement also copies the lock of that instrument locked.
+should be scraped calls `shutdown()` and `configure(..., prometheus=0)`. Metrics start at zero (`recorder/forks.py`).
+gRPC, whose library does not survive a fork once it was used, needs `GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf`
+there.
 """
 
 from __future__ import annotations

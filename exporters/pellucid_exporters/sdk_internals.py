@@ -33,12 +33,16 @@ from typing import TYPE_CHECKING
 from opentelemetry.metrics import _Gauge as ApiGauge
 from opentelemetry.sdk.metrics import _Gauge as Gauge
 
-with suppress(ImportError):  # the trial in recorder/forks.py reports the name that is missing
+# An import may fail: trials report the name that is missing. Each is on its own, so that the report is right.
+with suppress(ImportError):
     from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.exponent_mapping import ExponentMapping
+with suppress(ImportError):
     from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
-
-with suppress(ImportError):  # the trial of the recorder reports the name that is missing
+with suppress(ImportError):
     from opentelemetry.sdk.metrics._internal._view_instrument_match import _hash_attributes
+with suppress(ImportError):
+    from opentelemetry.sdk.metrics._internal.measurement import Measurement
+with suppress(ImportError):
     from opentelemetry.sdk.metrics._internal.aggregation import (
         _DropAggregation,
         _ExplicitBucketHistogramAggregation,
@@ -46,7 +50,6 @@ with suppress(ImportError):  # the trial of the recorder reports the name that i
         _LastValueAggregation,
         _SumAggregation,
     )
-    from opentelemetry.sdk.metrics._internal.measurement import Measurement
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics._internal._view_instrument_match import _HashedAttributes, _ViewInstrumentMatch

@@ -96,7 +96,7 @@ class PrometheusReader(_PullReader):
         """Create a reader.
 
         Args:
-            resource: Source of `target_info` before the first measurement; then it is that of the provider.
+            resource: Source of `target_info`; by default that of the provider, after its first measurement.
             native_histograms: Also record native histograms, for servers that scrape protobuf.
             exemplar_ttl: Seconds for which every scrape repeats an exemplar.
             on_failure: Called for each instrument that a scrape omits.
@@ -108,7 +108,7 @@ class PrometheusReader(_PullReader):
         self._resource = resource
         self._on_failure = on_failure
         self._make_memory = partial(ExemplarMemory, exemplar_ttl, clock, is_dropped, is_undecided)
-        self.renew()
+        self._reset()
         self._complained: set[str] = set()
         self._here = threading.local()
         self._native = _PullReader(_NATIVE) if native_histograms else None
@@ -126,7 +126,7 @@ class PrometheusReader(_PullReader):
             families = Families(self._memory)
             received = self._pulled(self)
             resources = [each.resource for data in received for each in data.resource_metrics]
-            if resource := next(iter(resources), self._resource):  # that of the provider changes in a forked child
+            if resource := self._resource or next(iter(resources), None):
                 families.add_info("target", "Target metadata", resource.attributes)
             for metric in _metrics_of(received):
                 self._attempt(metric.name, families.add, metric)
@@ -158,7 +158,11 @@ class PrometheusReader(_PullReader):
             _log.warning("left %s out of /metrics: %s", name, error, exc_info=error)
 
     def renew(self) -> None:
-        """Start without exemplars; also in a forked child, where a scrape of the parent may hold the lock."""
+        """Reset in a forked child, where a scrape of the parent may hold the lock; the resource names the parent."""
+        self._resource = None
+        self._reset()
+
+    def _reset(self) -> None:
         self._memory = self._make_memory()
         self._lock = threading.Lock()
 

@@ -28,10 +28,8 @@ _log: Final = logging.getLogger(__name__)
 
 def start_anew_in_child(provider: MeterProvider) -> None:
     """Register a provider, of either recorder, to start anew in each forked child."""
-    if (reason := _unsupported()) is None:
+    if _is_supported():
         in_child(provider, start_anew)
-    else:
-        _log.info("children of a fork go on from the counts of their parent: %s", reason)
 
 
 def start_anew(provider: MeterProvider) -> None:
@@ -52,8 +50,8 @@ def start_anew(provider: MeterProvider) -> None:
 
 
 @cache
-def _unsupported() -> str | None:
-    """Return what the installed SDK lacks, or `None`."""
+def _is_supported() -> bool:
+    """Return whether the installed SDK has what `start_anew` uses; log what it lacks."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], Resource({}), shutdown_on_exit=False)
     counter = provider.get_meter("trial").create_counter("trial")
@@ -63,7 +61,11 @@ def _unsupported() -> str | None:
         counter.add(1)
         data: Any = reader.get_metrics_data()
         (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
-        reason = "" if point.value == 1 else "a reader keeps its counts"
+        if point.value == 1:
+            return True
+        reason = "a reader keeps its counts"
     except Exception as error:  # noqa: BLE001  (what a missing part causes is unknown)
         reason = f"{type(error).__name__}: {error}"
-    return f"opentelemetry-sdk {version('opentelemetry-sdk')} ({reason})" if reason else None
+    sdk = version("opentelemetry-sdk")
+    _log.info("children of a fork go on from the counts of their parent: opentelemetry-sdk %s (%s)", sdk, reason)
+    return False
