@@ -7,6 +7,7 @@ without any: they are cleared before the functions of `register_after_fork` are 
 from __future__ import annotations
 
 import atexit
+import weakref
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize, register_after_fork
 from typing import TYPE_CHECKING, Final, Protocol
@@ -35,4 +36,9 @@ def shut_down_at_exit(ending: Ending) -> None:
 
 
 def _finalize(ending: Ending) -> None:
-    Finalize(None, ending.shutdown, exitpriority=_LAST)
+    Finalize(ending, _shut_down, (weakref.ref(ending),), exitpriority=_LAST)
+
+
+def _shut_down(reference: weakref.ref[Ending]) -> None:
+    if (ending := reference()) is not None:
+        ending.shutdown()

@@ -19,12 +19,13 @@ def test_a_forked_child_starts_at_zero(recorder: str) -> None:
     """Counters and histograms of any scope, also those that wait, while a collection of the parent holds the locks."""
     run_python(
         """
-        import os, sys, threading, traceback
+        import os, sys, threading, traceback, warnings
         from opentelemetry.sdk.metrics import Histogram
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
         from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
         from pellucid_exporters.recorder.providers import make_meter_provider
 
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         readers = (
             InMemoryMetricReader(),
             InMemoryMetricReader(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation()}),
@@ -138,9 +139,10 @@ def test_metrics_in_the_childs_own_server_are_the_childs(recorder: str) -> None:
     """The application that a server forked after configure() names the child's instance, and counts from zero."""
     run_python(
         """
-        import os, re, sys, traceback
+        import os, re, sys, traceback, warnings
         from pellucid_exporters import configure
 
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         telemetry = configure("shop", prometheus=0, recorder=sys.argv[1])
         count = telemetry.meter_provider.get_meter("pellucid").create_counter("c").add
         count(3)

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.metrics.export import (
@@ -44,8 +44,11 @@ class Outlet(Generic[ExporterT]):
     """Common base of exporters of spans, metrics and logs.
 
     Attributes:
+        items: Noun for log messages.
         failures: Number of exports that failed, or of which the receiver rejected items. The SDK runs one at a time.
     """
+
+    items: ClassVar[str]
 
     def __init__(
         self, make: Callable[..., Any], on_failure: Callable[[], None], on_loss: Callable[[str, int], None]
@@ -99,19 +102,16 @@ class Outlet(Generic[ExporterT]):
             self.failures += 1
             self._on_failure()
             self._on_loss("rejected", rejected)
-            self._tell("rejected", "the receiver rejected %d items of %s: %.300r", rejected, self._name, message)
+            text = "the receiver rejected %d %s: %.300r; more are only counted"
+            self._tell("rejected", text, rejected, self.items, message)
         else:
-            self._tell("answer", "the receiver answered to %s: %.300r", self._name, message)
-
-    @property
-    def _name(self) -> str:
-        return type(self).__name__.removesuffix("Outlet").lower() + "s"
+            self._tell("answer", "the receiver took %s and warned: %.300r; more is not logged", self.items, message)
 
     def _tell(self, topic: str, text: str, *values: object) -> None:
         """Log a warning, once for each topic."""
         if topic not in self._told:
             self._told.add(topic)
-            _log.warning(f"{text}; more such are only counted", *values)
+            _log.warning(text, *values)
 
 
 class ItemOutlet(Outlet[ExporterT]):
@@ -144,7 +144,8 @@ class ItemOutlet(Outlet[ExporterT]):
     def _lose(self, item: object, reason: str, text: str) -> None:
         self.failures += 1
         self._on_loss(reason, 1)
-        self._tell(type(item).__name__, "left out a %s: %s", type(item).__name__, text)
+        kind = type(item).__name__
+        self._tell(kind, "left out a %s: %s; more such are only counted", kind, text)
 
 
 def _send(exporter: Any, *, request: bytes, batch: Sequence[Encoded]) -> bool:
@@ -153,6 +154,8 @@ def _send(exporter: Any, *, request: bytes, batch: Sequence[Encoded]) -> bool:
 
 class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
     """Exporter of spans."""
+
+    items = "spans"
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans."""
@@ -165,6 +168,8 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     Exemplars of traces for which `is_dropped` returns True are omitted. Those for which `is_undecided` returns True
     wait for a later export.
     """
+
+    items = "data points"
 
     def __init__(
         self,
@@ -206,6 +211,8 @@ class MetricSchedule(PeriodicExportingMetricReader):
 
 class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
     """Exporter of log records."""
+
+    items = "log records"
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Export log records."""

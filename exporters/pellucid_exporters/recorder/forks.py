@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from opentelemetry.sdk import resources
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import Meter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 
@@ -54,7 +54,10 @@ def _is_supported() -> bool:
     """Return whether the installed SDK has what `start_anew` uses; log what it lacks."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], Resource({}), shutdown_on_exit=False)
-    counter = provider.get_meter("trial").create_counter("trial")
+    meter = provider.get_meter("trial")
+    if not isinstance(meter, Meter):  # the environment has disabled the SDK
+        return True
+    counter = meter.create_counter("trial")
     try:
         counter.add(1)
         start_anew(provider)
