@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 1)")
 
-.PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -98,6 +98,9 @@ test-frameworks: $(VENV)/dev ## Run agents of other frameworks, instrumented (do
 
 test-pythons: $(VENV)/dev ## Run the fast part of the test suite on the other Pythons of this machine; more: ARGS="tests".
 	@PYTHONPATH=tests $(BIN)/python -m distribution.pythons $(ARGS)
+
+test-opentelemetry: $(VENV)/dev ## Run the tests of what is emitted and exported with the lowest and the newest supported OpenTelemetry.
+	@PYTHONPATH=tests $(BIN)/python -m distribution.opentelemetry_versions $(ARGS)
 
 package: $(VENV)/package ## Build sdist and wheel into dist/, install them, list their dependencies, and test the sdist; without that: ARGS="--quick".
 	@PYTHONPATH=tests $(BIN)/python -m distribution.release $(ARGS)

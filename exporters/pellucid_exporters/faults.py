@@ -39,7 +39,10 @@ class Faults:
         if self._errors is not None:
             self._errors.add(1, {semconv.TELEMETRY_PART: "sampler"})
 
-    def count_drop(self, part: str, items: int) -> None:
-        """Count dropped items, such as spans or log records: the queue was full or the export failed."""
+    def count_drop(self, part: str, reason: str, items: int) -> None:
+        """Count lost items, such as spans or log records.
+
+        Reasons: `queue_full`, `export_failed`, `rejected` by the receiver, `too_large`, `not_encodable`, `shutdown`.
+        """
         if self._dropped is not None:
-            self._dropped.add(items, {semconv.TELEMETRY_PART: part})
+            self._dropped.add(items, {semconv.TELEMETRY_PART: part, semconv.TELEMETRY_REASON: reason})

@@ -6,15 +6,13 @@ telemetry = configure("support", otlp="http://localhost:4318", prometheus=9464, 
 
 After `os.fork()` a child keeps recording through the same `Telemetry`: queues are emptied (what they held is the
 parent's to send), connections are made anew, and `/metrics` is not served, since the port is the parent's; a child that
-should be scraped calls `shutdown()` and `configure(..., prometheus=0)`. Two limits are OpenTelemetry's own: counters go
-on from the parent's values, and gRPC, whose library does not survive a fork once it was used, needs
-`GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf` there. With `recorder="sdk"`, a fork in the very microseconds in
-which another thread records a measurement also copies the lock of that instrument locked.
+should be scraped calls `shutdown()` and `configure(..., prometheus=0)`. Metrics start at zero (`recorder/forks.py`).
+gRPC, whose library does not survive a fork once it was used, needs `GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf`
+there.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -30,6 +28,7 @@ from pellucid.errors import ConfigError
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import LogSink, set_default, unset_default
 from pellucid.version import __version__
+from pellucid_exporters.exits import shut_down_at_exit
 from pellucid_exporters.faults import Faults
 from pellucid_exporters.options import (
     Otlp,
@@ -167,7 +166,7 @@ def build(settings: Settings) -> Telemetry:
     except BaseException:
         parts.close()
         raise
-    atexit.register(telemetry.shutdown)
+    shut_down_at_exit(telemetry)
     in_child(telemetry, Telemetry.renew)
     return telemetry
 
@@ -245,7 +244,8 @@ def _meter_provider(
         readers += reader.all
     if settings.otlp is not None and settings.otlp.metrics:
         exporter = partial(metric_exporter, settings.otlp, exemplars=MANY if settings.tail_sampling else FEW)
-        outlet = MetricOutlet(exporter, faults.count_failure, decisions.is_dropped, decisions.is_undecided)
+        on_loss = partial(faults.count_drop, "metric")
+        outlet = MetricOutlet(exporter, faults.count_failure, on_loss, decisions.is_dropped, decisions.is_undecided)
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
         schedule = MetricSchedule(outlet, export_interval_millis=interval)

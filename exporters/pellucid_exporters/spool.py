@@ -72,7 +72,7 @@ class Spool(Generic[T, C]):
         encode: Callable[[T], C],
         *,
         on_failure: Callable[[], None],
-        on_drop: Callable[[int], None],
+        on_drop: Callable[[str, int], None],
     ) -> None:
         """Start the thread.
 
@@ -80,7 +80,7 @@ class Spool(Generic[T, C]):
             destination: Destination of the chunks.
             encode: Encodes an item, in the thread.
             on_failure: Called for each failed attempt and for each item that cannot be encoded.
-            on_drop: Called with the number of dropped items.
+            on_drop: Called with the reason and the number of dropped items.
         """
         self._destination = destination
         self._encode = encode
@@ -118,7 +118,7 @@ class Spool(Generic[T, C]):
         if has_room:
             self._queue.put((item, size))
         else:
-            self._on_drop(1)
+            self._on_drop("queue_full", 1)
 
     def flush(self, timeout: float) -> bool:
         """Write queued items; return within `timeout` seconds whether all of them are written."""
@@ -144,7 +144,7 @@ class Spool(Generic[T, C]):
         self._thread.join(timeout)
         lost = self._admitted - self._done
         if lost:
-            self._on_drop(lost)
+            self._on_drop("shutdown", lost)
             name = self._destination.name
             _log.warning("%d spans and events were not written to the %s when it was closed; they are lost", lost, name)
 

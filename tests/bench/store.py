@@ -109,7 +109,11 @@ class Ingestion:
         self._lost = 0
         resource, objectives = Resource({"service.name": "shop"}), {f"hub-{number}": 0.2 for number in range(HUBS)}
         self._processor = LocalProcessor(
-            Local(path), resource, lambda: objectives, on_failure=self._lose, on_drop=self._lose
+            Local(path),
+            resource,
+            lambda: objectives,
+            on_failure=self._lose,
+            on_drop=lambda _, number: self._lose(number),
         )
 
     def _lose(self, number: int = 1) -> None:

@@ -17,7 +17,7 @@ from pellucid import semconv
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.otlp.batches import MAX_REQUEST
 from pellucid_exporters.pipeline import build
-from support.otlp_receiver import Received, Receiver, attributes_of, otlp_receiver
+from support.otlp_receiver import LOGS, METRICS, TRACES, Received, Receiver, attributes_of, otlp_receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -253,15 +253,42 @@ def test_one_item_that_nobody_takes_costs_only_itself(
     assert not telemetry.flush(20.0)
     assert [span.name for span in receiver.spans] == ["before", "between", "after"]
     assert telemetry.flush(20.0)
-    assert dropped(receiver) == {"span": 2}
+    assert dropped(receiver) == {("span", "too_large"): 2}
     assert len([record for record in caplog.records if "left out" in record.getMessage()]) == 1
 
 
-def dropped(receiver: Receiver) -> dict[str, int]:
-    """Return what the latest metrics say was dropped, by part."""
+def dropped(receiver: Receiver) -> dict[tuple[str, str], int]:
+    """Return what the latest metrics say was dropped, by part and reason."""
     sent = [found for found in receiver.metrics if found.name == semconv.TELEMETRY_DROPPED.name]
-    points = sent[-1].sum.data_points if sent else []
-    return {attributes_of(point)[semconv.TELEMETRY_PART]: point.as_int for point in points}
+    labels = semconv.TELEMETRY_PART, semconv.TELEMETRY_REASON
+    found = [(attributes_of(point), point.as_int) for point in (sent[-1].sum.data_points if sent else [])]
+    return {(attributes[labels[0]], attributes[labels[1]]): count for attributes, count in found}
+
+
+PARTS = {TRACES: "span", METRICS: "metric", LOGS: "log"}
+
+
+@pytest.mark.parametrize("signal", PARTS)
+def test_items_that_a_collector_rejects_are_counted(
+    telemetry: Telemetry, receiver: Receiver, signal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partial success counts what it rejects, is logged once with its message, and flush() is not all well."""
+    tracer, count = telemetry.tracer_provider.get_tracer("app"), telemetry.meter_provider.get_meter("app")
+    for rejected in (3, 2):
+        receiver.rejecting[signal] = rejected, "too old\nFATAL"
+        tracer.start_span("s").end()
+        count.create_counter("c").add(1)
+        telemetry.log_sinks[0]({"event": "line", "level": "info"})
+        assert not telemetry.flush(20.0)
+    receiver.rejecting[signal] = 0, "deprecated field"
+    tracer.start_span("s").end()
+    telemetry.log_sinks[0]({"event": "line", "level": "info"})
+    assert telemetry.flush(20.0)
+    assert telemetry.flush(20.0)
+    assert dropped(receiver) == {(PARTS[signal], "rejected"): 5}
+    (refusal,) = [record.getMessage() for record in caplog.records if "rejected" in record.getMessage()]
+    assert "too old\\nFATAL" in refusal
+    assert len([record for record in caplog.records if "deprecated field" in record.getMessage()]) == 1
 
 
 def test_what_is_lost_is_counted(telemetry: Telemetry, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
@@ -275,8 +302,9 @@ def test_what_is_lost_is_counted(telemetry: Telemetry, receiver: Receiver, caplo
         telemetry.flush(20.0)
     assert telemetry.flush(20.0)
     lost = dropped(receiver)
-    assert set(lost) == {"span", "log"}
-    assert (len(receiver.spans) + lost["span"], len(receiver.logs) + lost["log"]) == (2100, 2100)
+    assert set(lost) == {("span", "export_failed"), ("log", "export_failed")}
+    counts = len(receiver.spans) + lost["span", "export_failed"], len(receiver.logs) + lost["log", "export_failed"]
+    assert counts == (2100, 2100)
 
 
 def test_a_refusing_collector_is_counted(

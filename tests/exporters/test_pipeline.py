@@ -129,7 +129,7 @@ def dropped(telemetry: Telemetry) -> float:
     if "pellucid_telemetry_dropped" not in families:
         return 0
     (sample,) = families["pellucid_telemetry_dropped"].samples
-    assert sample.labels == {"pellucid_telemetry_part": "span"}
+    assert sample.labels == {"pellucid_telemetry_part": "span", "pellucid_telemetry_reason": "queue_full"}
     return float(sample.value)
 
 

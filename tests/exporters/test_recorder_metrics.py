@@ -1,9 +1,8 @@
-"""Recorder of metrics: beside the SDK's provider, under threads, forks and garbage collection."""
+"""Recorder of metrics: beside the SDK's provider, under threads and garbage collection."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import threading
 import time
@@ -28,6 +27,7 @@ from opentelemetry.sdk.metrics import (
     Histogram,
     MeterProvider,
     TraceBasedExemplarFilter,
+    _Gauge,
 )
 from opentelemetry.sdk.metrics._internal import _disable_meter_configurator
 from opentelemetry.sdk.metrics._internal._view_instrument_match import _ViewInstrumentMatch
@@ -51,12 +51,16 @@ from opentelemetry.sdk.metrics.view import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
+from pellucid import semconv
 from pellucid_exporters.prometheus.reader import PrometheusReader
 from pellucid_exporters.recorder.metrics import aggregations, recording
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
 from pellucid_exporters.recorder.metrics.recording import MOST_WAITING
 from pellucid_exporters.recorder.metrics.trial import needs_sdk
 from support.processes import PATIENCE, run_python
+
+OWN: Final = semconv.SCOPE
+"""A scope that the recorder records; the others are left to the SDK."""
 
 RESOURCE: Final = Resource({"service.name": "shop"})
 KINDS: Final = ("counter", "up_down_counter", "histogram", "advised", "gauge")
@@ -157,7 +161,7 @@ def make_provider(kind: type[MeterProvider], readers: Sequence[MetricReader], **
 
 def make_instruments(provider: MeterProvider) -> Mapping[str, Any]:
     """Return the methods that record, by name of the instrument."""
-    meter, other = provider.get_meter("m", "1", "https://schema", {"x": 1}), provider.get_meter("other")
+    meter, other = provider.get_meter(OWN, "1", "https://schema", {"x": 1}), provider.get_meter(f"{OWN}.other")
     return {
         "counter": meter.create_counter("counter", "1", "a counter").add,
         "up_down_counter": other.create_up_down_counter("up_down_counter").add,
@@ -301,6 +305,35 @@ def test_random_exemplars_are_measurements_of_their_series() -> None:
             assert {exemplar.trace_id for exemplar in point.exemplars} == {trace_id}
 
 
+MERGED: Final = {
+    "spelled": ([{"a": "x", "b": 1}, {"b": 1, "a": "x"}], None, 9),
+    "empty": ([None, {}], None, 9),
+    "view": ([{"a": "x", "b": 1}, {"a": "x", "b": 2}], {"a"}, 9),
+    "overflow": ([{"a": 1}, {"a": 2}], None, 1),
+}
+"""Attributes whose series meet in one, those that a view keeps, and the number of series before the overflow."""
+
+
+@pytest.mark.parametrize(("spellings", "kept", "limit"), MERGED.values(), ids=MERGED.keys())
+@pytest.mark.parametrize("provider_class", [RecorderMeterProvider, MeterProvider])
+def test_series_that_meet_keep_the_order_of_arrival(
+    provider_class: type[MeterProvider], spellings: Sequence[Any], kept: set[str] | None, limit: int
+) -> None:
+    """The last value, and the exemplar of a bucket, are the last that arrived under any spelling of the series."""
+    reader = InMemoryMetricReader(cardinality_limits={_Gauge: limit, Histogram: limit})
+    views = (View(instrument_name="*", attribute_keys=kept),)
+    provider = make_provider(provider_class, [reader], views=views, exemplar_filter=AlwaysOnExemplarFilter())
+    meter = provider.get_meter(OWN)
+    set_, record = meter.create_gauge("gauge").set, meter.create_histogram("histogram").record
+    one, other = spellings
+    for amount, attributes in ((8, {"a": "first"}), (9, one), (9, other), (1, one), (2, other), (3, one)):
+        set_(amount, attributes)
+        record(1 + amount / 100, attributes)
+    points = points_of(reader)
+    assert [point.value for point in points["gauge"]] == [8, 3]
+    assert [[exemplar.value for exemplar in point.exemplars] for point in points["histogram"]] == [[1.08], [1.03]]
+
+
 def test_a_series_starts_with_its_first_measurement() -> None:
     """The start time is not that of the collection."""
     reader = InMemoryMetricReader()
@@ -315,8 +348,8 @@ def test_a_series_starts_with_its_first_measurement() -> None:
 def test_the_same_registration_is_the_same_instrument() -> None:
     """Instruments are the SDK's as to names, units, warnings and classes of the API; meters and registrations too."""
     provider = make_provider(RecorderMeterProvider, [InMemoryMetricReader()])
-    meter = provider.get_meter("m")
-    assert provider.get_meter("m") is meter
+    meter = provider.get_meter(OWN)
+    assert provider.get_meter(OWN) is meter
     counter = meter.create_counter("Requests", "1", "requests")
     assert meter.create_counter("requests", "1", "requests") is counter
     assert isinstance(counter, metrics.Counter)
@@ -327,7 +360,7 @@ def test_the_same_registration_is_the_same_instrument() -> None:
 
 def test_a_conflicting_registration_is_the_sdks_warning(caplog: pytest.LogCaptureFixture) -> None:
     """The same histogram with other boundaries is the first one, and logged; one with another unit is another one."""
-    meter = make_provider(RecorderMeterProvider, [InMemoryMetricReader()]).get_meter("m")
+    meter = make_provider(RecorderMeterProvider, [InMemoryMetricReader()]).get_meter(OWN)
     histogram = meter.create_histogram("h", "s", explicit_bucket_boundaries_advisory=[1])
     assert meter.create_histogram("h", "ms") is not histogram
     assert meter.create_histogram("h", "s", explicit_bucket_boundaries_advisory=[2]) is histogram
@@ -409,7 +442,7 @@ def test_observable_instruments_beside() -> None:
     reader = InMemoryMetricReader()
     provider = make_provider(RecorderMeterProvider, [reader])
     make_instruments(provider)["counter"](1)
-    meter = provider.get_meter("m", "1", "https://schema", {"x": 1})
+    meter = provider.get_meter(OWN, "1", "https://schema", {"x": 1})
 
     def observe(_: CallbackOptions) -> Iterator[Observation]:
         yield Observation(7, {"a": "x"})
@@ -453,7 +486,7 @@ def test_shutdown_exports_what_waits(caplog: pytest.LogCaptureFixture) -> None:
     provider.shutdown()
     add(1)
     assert exporter.values == [3]
-    assert isinstance(provider.get_meter("m"), metrics.NoOpMeter)
+    assert isinstance(provider.get_meter(OWN), metrics.NoOpMeter)
     assert "A shutdown `MeterProvider` can not provide a `Meter`" in caplog.text
 
 
@@ -518,7 +551,8 @@ def test_garbage_collection_records_at_any_time() -> None:
             InMemoryMetricReader(),
             InMemoryMetricReader(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation()}),
         ]
-        record = RecorderMeterProvider(readers, shutdown_on_exit=False).get_meter("m").create_histogram("h").record
+        meter = RecorderMeterProvider(readers, shutdown_on_exit=False).get_meter("pellucid")
+        record = meter.create_histogram("h").record
         ended = 0
 
         def on_collection(phase, info):
@@ -541,56 +575,6 @@ def test_garbage_collection_records_at_any_time() -> None:
             (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
             points = scope.metrics[0].data.data_points
             assert sum(point.count for point in points) == 1000 + ended, (points, ended)
-        """
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
-def test_a_forked_child_goes_on_from_the_values_of_its_parent() -> None:
-    """The child has what waited and what was counted, and locks of its own, even if the parent's were held."""
-    run_python(
-        """
-        import os
-        import threading
-        import traceback
-        from opentelemetry.sdk.metrics import Histogram
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
-
-        reader = InMemoryMetricReader()
-        meter = RecorderMeterProvider([reader], shutdown_on_exit=False).get_meter("m")
-        add = meter.create_counter("c").add
-        add(1)
-        add(1)
-        is_held, is_over = threading.Event(), threading.Event()
-
-        def hold(_):
-            is_held.set()
-            is_over.wait()
-            return []
-
-        callbacks = [hold]
-        meter.create_observable_gauge("g", [lambda options: callbacks[0](options)])
-        collecting = threading.Thread(target=reader.collect)
-        collecting.start()
-        is_held.wait()
-        add(1)
-        if (child := os.fork()) == 0:
-            try:
-                reader._lock = threading.RLock()  # the reader's own, which the SDK does not renew
-                callbacks[0] = lambda _: []
-                add(1)
-                add(1, {"a": 1})
-                meter.create_histogram("h").record(1)
-                (metric, _) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-                assert [point.value for point in metric.data.data_points] == [4, 1]
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        is_over.set()
-        collecting.join()
-        assert os.waitpid(child, 0)[1] == 0
         """
     )
 

@@ -39,6 +39,7 @@ from opentelemetry.trace import (
     TraceState,
 )
 
+from pellucid import semconv
 from pellucid_exporters.recorder.span_trial import needs_sdk
 from pellucid_exporters.recorder.spans import RecorderSpan, RecorderTracerProvider
 
@@ -176,7 +177,7 @@ def recorded(provider_type: type[TracerProvider], options: Mapping[str, Any], ac
     for each in (logger, ours):
         each.addHandler(handler)
     try:
-        act(provider.get_tracer("scope", "1", "https://x/1", {"k": 1}))
+        act(provider.get_tracer(semconv.SCOPE, "1", "https://x/1", {"k": 1}))
     finally:
         for each in (logger, ours):
             each.removeHandler(handler)
@@ -218,7 +219,7 @@ def test_spans_are_recorded_as_by_the_sdk(data: st.DataObject) -> None:
 
 def test_attributes_of_an_open_span_can_be_read_while_others_set_them() -> None:
     """Readers get what there is at the moment, and no attribute is lost."""
-    span = RecorderTracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("s")
+    span = RecorderTracerProvider(shutdown_on_exit=False).get_tracer(semconv.SCOPE).start_span("s")
     assert isinstance(span, RecorderSpan)
     start = threading.Barrier(5)
 
@@ -251,7 +252,7 @@ def test_threads_that_add_the_first_events_or_links_lose_none(limit: str, kept: 
             return super().__getattribute__(name)
 
     provider = RecorderTracerProvider(span_limits=Interrupted(), shutdown_on_exit=False)
-    span = provider.get_tracer("x").start_span("s")
+    span = provider.get_tracer(semconv.SCOPE).start_span("s")
     assert isinstance(span, RecorderSpan)
     to = SpanContext(1, 2, is_remote=False)
     add = partial(span.add_event, "e") if kept == "events" else partial(span.add_link, to)
@@ -265,8 +266,8 @@ def test_threads_that_add_the_first_events_or_links_lose_none(limit: str, kept: 
 def test_spans_are_those_of_the_sdk_to_whoever_asks() -> None:
     """Libraries ask whether a tracer, span or provider is the SDK's."""
     provider = RecorderTracerProvider(shutdown_on_exit=False)
-    tracer = provider.get_tracer("x")
-    assert provider.get_tracer("x") is tracer
+    tracer = provider.get_tracer(semconv.SCOPE)
+    assert provider.get_tracer(semconv.SCOPE) is tracer
     assert isinstance(provider, TracerProvider)
     assert isinstance(tracer, Tracer)
     assert isinstance(tracer.start_span("s"), Span)
@@ -282,7 +283,7 @@ def test_ended_spans_can_be_copied() -> None:
 
     provider = RecorderTracerProvider(span_limits=SpanLimits(max_span_attributes=2), shutdown_on_exit=False)
     provider.add_span_processor(Copying())
-    span = provider.get_tracer("x").start_span("s", attributes={"a": 1, "b": (1, 2), "c": {"d": "e"}})
+    span = provider.get_tracer(semconv.SCOPE).start_span("s", attributes={"a": 1, "b": (1, 2), "c": {"d": "e"}})
     span.add_event("e", {"f": "g"})
     span.end()
     original, copied = kept
@@ -295,7 +296,7 @@ def test_ended_spans_can_be_copied() -> None:
 def test_a_parent_without_a_context_is_none() -> None:
     """A span of another library whose context is unknown makes no parent."""
     parent = trace.set_span_in_context(NonRecordingSpan(None))  # type: ignore[arg-type]
-    span = RecorderTracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("s", parent)
+    span = RecorderTracerProvider(shutdown_on_exit=False).get_tracer(semconv.SCOPE).start_span("s", parent)
     assert isinstance(span, RecorderSpan)
     assert span.parent is None
     assert span.is_recording()
@@ -303,7 +304,7 @@ def test_a_parent_without_a_context_is_none() -> None:
 
 def test_ended_spans_refuse_any_attribute() -> None:
     """Also one whose name cannot be one: no call on a span that has ended raises."""
-    span: Any = RecorderTracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("s")
+    span: Any = RecorderTracerProvider(shutdown_on_exit=False).get_tracer(semconv.SCOPE).start_span("s")
     span.end()
     for name in ("a", ["not hashable"]):
         span.set_attribute(name, 1)

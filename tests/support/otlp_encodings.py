@@ -39,7 +39,7 @@ def compare_lines(lines: Iterable[Mapping[str, Any]]) -> None:
     """Check that log lines become the same request, whether they pass through the SDK or not, by both encoders."""
     read = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
     outlet = Received()
-    loggers = Loggers(Resource({"service.name": "a"}), LogQueue(outlet, lambda _: None))
+    loggers = Loggers(Resource({"service.name": "a"}), LogQueue(outlet, lambda _, __: None))
     scope = InstrumentationScope("pellucid", "1")
     try:
         for is_read in (False, True):
@@ -75,7 +75,7 @@ class Received(LogOutlet):
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        super().__init__(lambda: self, lambda: None, lambda _: None)
+        super().__init__(lambda **_: self, lambda: None, lambda _, __: None)
 
     def send(self, content: bytes, batch: Sequence[Encoded]) -> bool:
         """Keep a request."""

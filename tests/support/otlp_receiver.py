@@ -40,6 +40,11 @@ _RESPONSES: Final[Mapping[str, type[Message]]] = {
     METRICS: metrics_pb.ExportMetricsServiceResponse,
     LOGS: logs_pb.ExportLogsServiceResponse,
 }
+_REJECTED: Final[Mapping[str, str]] = {
+    TRACES: "rejected_spans",
+    METRICS: "rejected_data_points",
+    LOGS: "rejected_log_records",
+}
 _SERVICES: Final[Mapping[str, str]] = {
     "opentelemetry.proto.collector.trace.v1.TraceService": TRACES,
     "opentelemetry.proto.collector.metrics.v1.MetricsService": METRICS,
@@ -120,6 +125,7 @@ class Receiver(Received):
         endpoint: Its base URL.
         refusing: Answer each request with an error that says not to try again.
         answers: Over HTTP: statuses and headers of the next answers; nothing of these requests is taken.
+        rejecting: By signal: number of items that the next answer says were rejected, and its message.
         asked: Requests so far, also refused ones.
     """
 
@@ -128,7 +134,16 @@ class Receiver(Received):
         self.endpoint = ""
         self.refusing = False
         self.answers: deque[tuple[int, dict[str, str]]] = deque()
+        self.rejecting: dict[str, tuple[int, str]] = {}
         self.asked = 0
+
+    def answer_to(self, signal: str) -> Message:
+        """Return the answer to a request that was taken."""
+        answer = _RESPONSES[signal]()
+        if signal in self.rejecting:
+            rejected, answer.partial_success.error_message = self.rejecting.pop(signal)
+            setattr(answer.partial_success, _REJECTED[signal], rejected)
+        return answer
 
 
 @dataclass(frozen=True)
@@ -159,20 +174,22 @@ def _http(port: int, tls: Tls | None) -> Iterator[Receiver]:
             if receiver.answers:
                 self.answer(*receiver.answers.popleft())
                 return
-            signal = self.path.removeprefix("/v1/")
+            signal, content = self.path.removeprefix("/v1/"), b""
             if self.headers["Content-Type"] != "application/x-protobuf" or signal not in _REQUESTS:
                 receiver.faults.append(f"POST {self.path} of {self.headers['Content-Type']}")
             elif not receiver.refusing:
                 receiver.take(signal, body, dict(self.headers))
-            self.answer(400 if receiver.refusing else 200, {})
+                content = receiver.answer_to(signal).SerializeToString()
+            self.answer(400 if receiver.refusing else 200, {}, content)
 
-        def answer(self, status: int, headers: dict[str, str]) -> None:
+        def answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
             self.send_response(status)
             self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(content)))
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
+            self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name in the base class)
             """Say nothing."""
@@ -230,7 +247,7 @@ def _service(receiver: Receiver, name: str, signal: str) -> grpc.GenericRpcHandl
         if receiver.refusing:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "refusing")
         receiver.take(signal, body, {key: str(value) for key, value in context.invocation_metadata()})
-        return _RESPONSES[signal]()
+        return receiver.answer_to(signal)
 
     handler = grpc.unary_unary_rpc_method_handler(export, response_serializer=lambda answer: answer.SerializeToString())
     return grpc.method_handlers_generic_handler(name, {"Export": handler})

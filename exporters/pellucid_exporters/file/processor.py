@@ -31,7 +31,7 @@ class FileProcessor(SpanProcessor):
     """Span processor and event listener that write to a file. The caller's thread only queues items."""
 
     def __init__(
-        self, options: File, resource: Resource, *, on_failure: Callable[[], None], on_drop: Callable[[int], None]
+        self, options: File, resource: Resource, *, on_failure: Callable[[], None], on_drop: Callable[[str, int], None]
     ) -> None:
         """Open the file.
 
@@ -97,7 +97,7 @@ class FileProcessor(SpanProcessor):
         if not self._listings.is_new(item, self._file.number):
             return b""
         if (line := catalog_line(item, self._resource)) is None:
-            self._on_drop(1)
+            self._on_drop("too_large", 1)
         return line or b""
 
 

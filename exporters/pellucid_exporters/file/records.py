@@ -34,7 +34,7 @@ def lines_of(item: ReadableSpan | Event, types: tuple[LineType, ...], resource: 
         yield _line({"type": "event", **_event(item, service)})
         return
     if "span" in types:
-        yield _line({"type": "span", **_span(item, service, resource)})
+        yield _line({"type": "span", **_span(item, service)})
     boundary = boundary_of(item) if "boundary" in types else None
     if boundary is not None:
         start = boundary.pop("start")
@@ -55,7 +55,7 @@ def catalog_line(listing: CatalogListing, resource: Resource) -> bytes | None:
     return plain_json(head)[:-1] + b"," + text[1:].encode("utf-8", "replace") + b"\n"
 
 
-def _span(span: ReadableSpan, service: Any, resource: Resource) -> dict[str, Any]:
+def _span(span: ReadableSpan, service: Any) -> dict[str, Any]:
     start, end = span.start_time or 0, span.end_time or 0
     scope = span.instrumentation_scope
     record = {
@@ -76,7 +76,7 @@ def _span(span: ReadableSpan, service: Any, resource: Resource) -> dict[str, Any
             for event in span.events
         ],
         "links": [{**_ids(link.context), "attributes": dict(link.attributes or {})} for link in span.links],
-        "resource": dict(resource.attributes),
+        "resource": dict(span.resource.attributes),
     }
     return {name: value for name, value in record.items() if value is not None}
 

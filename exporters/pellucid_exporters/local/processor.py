@@ -57,7 +57,7 @@ class LocalProcessor(SpanProcessor):
         objectives: Callable[[], Mapping[str, float]],
         *,
         on_failure: Callable[[], None],
-        on_drop: Callable[[int], None],
+        on_drop: Callable[[str, int], None],
     ) -> None:
         """Open the store.
 
@@ -127,7 +127,7 @@ class LocalProcessor(SpanProcessor):
         if not self._listings.is_new(listing, _period()):
             return b""
         if (record := catalog_record(listing)) is None:
-            self._on_drop(1)
+            self._on_drop("too_large", 1)
         return record or b""
 
     def _start_record(self, span: Span) -> StartRecord | bytes:

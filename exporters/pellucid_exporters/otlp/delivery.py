@@ -1,4 +1,4 @@
-"""Wrappers of the SDK's exporters that count failures, bound the size of requests, and survive a fork."""
+"""Wrappers of the SDK's exporters that count failures and losses, bound requests, and survive a fork."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.metrics.export import (
@@ -44,13 +44,27 @@ class Outlet(Generic[ExporterT]):
     """Common base of exporters of spans, metrics and logs.
 
     Attributes:
-        failures: Number of failed exports. The SDK runs one export at a time.
+        items: Noun for log messages.
+        failures: Number of exports that failed, or of which the receiver rejected items. The SDK runs one at a time.
     """
 
-    def __init__(self, make: Callable[[], ExporterT], on_failure: Callable[[], None]) -> None:
-        self._make: Callable[[], ExporterT] = make
+    items: ClassVar[str]
+
+    def __init__(
+        self, make: Callable[..., Any], on_failure: Callable[[], None], on_loss: Callable[[str, int], None]
+    ) -> None:
+        """Create the exporter.
+
+        Args:
+            make: Creates an exporter; takes `on_answer`.
+            on_failure: Called for each failed export.
+            on_loss: Called with the reason and the number of lost items.
+        """
+        self._make: Callable[[], ExporterT] = partial(make, on_answer=self._take_answer)
         self._on_failure = on_failure
-        self._exporter: ExporterT | None = make()
+        self._on_loss = on_loss
+        self._told: set[str] = set()
+        self._exporter: ExporterT | None = self._make()
         self._inherited: ExporterT | None = None
         self._closed = False
         self.failures = 0
@@ -82,22 +96,39 @@ class Outlet(Generic[ExporterT]):
             self._on_failure()
         return succeeded
 
+    def _take_answer(self, rejected: int, message: str) -> None:
+        """Count the items of a delivered request that the receiver rejected."""
+        if rejected:
+            self.failures += 1
+            self._on_failure()
+            self._on_loss("rejected", rejected)
+            text = "the receiver rejected %d %s: %.300r; more are only counted"
+            self._tell("rejected", text, rejected, self.items, message)
+        else:
+            self._tell("answer", "the receiver took %s and warned: %.300r; more is not logged", self.items, message)
+
+    def _tell(self, topic: str, text: str, *values: object) -> None:
+        """Log a warning, once for each topic."""
+        if topic not in self._told:
+            self._told.add(topic)
+            _log.warning(text, *values)
+
 
 class ItemOutlet(Outlet[ExporterT]):
     """Exporter of items in requests of bounded size. A failed request does not stop the next one."""
 
-    def __init__(self, make: Callable[[], Any], on_failure: Callable[[], None], on_loss: Callable[[int], None]) -> None:
-        super().__init__(make, on_failure)
-        self._on_loss = on_loss
+    def __init__(
+        self, make: Callable[..., Any], on_failure: Callable[[], None], on_loss: Callable[[str, int], None]
+    ) -> None:
+        super().__init__(make, on_failure, on_loss)
         self._encoder = Encoder()
-        self._told: set[str] = set()
 
     def _send(self, items: Sequence[Any], encode: Callable[[Encoder, Any], Encoded]) -> bool:
         failed = self.failures
         for batch in split(self._encoded(items, encode), self._refuse):
             request = self._encoder.request(batch)
             if not self._attempt(partial(_send, request=request, batch=batch)):
-                self._on_loss(len(batch))
+                self._on_loss("export_failed", len(batch))
         return self.failures == failed
 
     def _encoded(self, items: Sequence[Any], encode: Callable[[Encoder, Any], Encoded]) -> Iterator[Encoded]:
@@ -105,18 +136,16 @@ class ItemOutlet(Outlet[ExporterT]):
             try:
                 yield encode(self._encoder, item)
             except Exception as error:  # noqa: BLE001  (a value of the application; the others are sent)
-                self._lose(item, f"it cannot be encoded ({type(error).__name__})")
+                self._lose(item, "not_encodable", f"it cannot be encoded ({type(error).__name__})")
 
     def _refuse(self, encoded: Encoded) -> None:
-        self._lose(encoded.item, f"no receiver would take {len(encoded.content)} bytes")
+        self._lose(encoded.item, "too_large", f"no receiver would take {len(encoded.content)} bytes")
 
-    def _lose(self, item: object, reason: str) -> None:
+    def _lose(self, item: object, reason: str, text: str) -> None:
         self.failures += 1
-        self._on_loss(1)
+        self._on_loss(reason, 1)
         kind = type(item).__name__
-        if kind not in self._told:
-            self._told.add(kind)
-            _log.warning("left out a %s: %s; more such are only counted", kind, reason)
+        self._tell(kind, "left out a %s: %s; more such are only counted", kind, text)
 
 
 def _send(exporter: Any, *, request: bytes, batch: Sequence[Encoded]) -> bool:
@@ -125,6 +154,8 @@ def _send(exporter: Any, *, request: bytes, batch: Sequence[Encoded]) -> bool:
 
 class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
     """Exporter of spans."""
+
+    items = "spans"
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans."""
@@ -138,14 +169,17 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     wait for a later export.
     """
 
+    items = "data points"
+
     def __init__(
         self,
-        make: Callable[[], MetricExporter],
+        make: Callable[..., MetricExporter],
         on_failure: Callable[[], None],
+        on_loss: Callable[[str, int], None],
         is_dropped: Callable[[int], bool] = lambda _: False,
         is_undecided: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        Outlet.__init__(self, make, on_failure)
+        Outlet.__init__(self, make, on_failure, on_loss)
         self._exemplars = ExemplarBuffer(is_dropped, is_undecided)
         assert self._exporter is not None
         MetricExporter.__init__(
@@ -157,8 +191,14 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
         """Export one collection."""
         self._exemplars.release_into(metrics_data)
-        sent = self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis).name == "SUCCESS")
-        return MetricExportResult.SUCCESS if sent else MetricExportResult.FAILURE
+        failed = self.failures
+        self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis).name == "SUCCESS")
+        return MetricExportResult.SUCCESS if self.failures == failed else MetricExportResult.FAILURE
+
+    def renew(self) -> None:
+        """Discard the exporter and the exemplars that wait in a forked child."""
+        super().renew()
+        self._exemplars.forget()
 
 
 class MetricSchedule(PeriodicExportingMetricReader):
@@ -172,6 +212,8 @@ class MetricSchedule(PeriodicExportingMetricReader):
 class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
     """Exporter of log records."""
 
+    items = "log records"
+
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Export log records."""
         return LogRecordExportResult.SUCCESS if self._send(batch, _encode_record) else LogRecordExportResult.FAILURE
@@ -184,7 +226,7 @@ def _encode_record(encoder: Encoder, record: ReadableLogRecord | LineRecord) -> 
 class SpanQueue(BatchSpanProcessor):
     """The SDK's batch processor for spans; without room, the newest span is dropped and counted."""
 
-    def __init__(self, outlet: SpanOutlet, on_drop: Callable[[int], None]) -> None:
+    def __init__(self, outlet: SpanOutlet, on_drop: Callable[[str, int], None]) -> None:
         self._size, batch = _bounds("OTEL_BSP")
         super().__init__(outlet, max_queue_size=self._size + SLACK, max_export_batch_size=batch)
         self._on_drop = on_drop
@@ -196,13 +238,13 @@ class SpanQueue(BatchSpanProcessor):
             if len(self._waiting) < self._size:
                 self._batch_processor.emit(span)
             else:
-                self._on_drop(1)
+                self._on_drop("queue_full", 1)
 
 
 class LogQueue(BatchLogRecordProcessor):
     """The SDK's batch processor for log records; without room, the newest record is dropped and counted."""
 
-    def __init__(self, outlet: LogOutlet, on_drop: Callable[[int], None]) -> None:
+    def __init__(self, outlet: LogOutlet, on_drop: Callable[[str, int], None]) -> None:
         self._size, batch = _bounds("OTEL_BLRP")
         super().__init__(outlet, max_queue_size=self._size + SLACK, max_export_batch_size=batch)
         self._on_drop = on_drop
@@ -213,14 +255,14 @@ class LogQueue(BatchLogRecordProcessor):
         if len(self._waiting) < self._size:
             super().on_emit(log_record)
         else:
-            self._on_drop(1)
+            self._on_drop("queue_full", 1)
 
     def put(self, record: LineRecord) -> None:
         """Queue the record of a line, or drop and count it."""
         if len(self._waiting) < self._size:
             self._batch_processor.emit(record)  # type: ignore[arg-type]  # as `on_emit` does with what it makes of a record
         else:
-            self._on_drop(1)
+            self._on_drop("queue_full", 1)
 
 
 def _bounds(prefix: str) -> tuple[int, int | None]:

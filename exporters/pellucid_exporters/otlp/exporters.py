@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.view import Aggregation
 
 from pellucid.errors import ConfigError
+from pellucid_exporters.otlp.answers import OnAnswer, read_http
 from pellucid_exporters.otlp.batches import MAX_POINTS
 from pellucid_exporters.recorder.metrics.reservoir import FEW, HistogramWithLargest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.sdk._logs.export import LogRecordExporter
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from pellucid_exporters.options import Otlp, Signal
 
+T = TypeVar("T")
 
-def span_exporter(options: Otlp, session: Any = None) -> SpanExporter:
+
+def span_exporter(options: Otlp, session: Any = None, on_answer: OnAnswer | None = None) -> SpanExporter:
     """Return an exporter of spans. Over HTTP it uses `session`, if given."""
     if options.protocol_of("traces") == "grpc":
         from pellucid_exporters.otlp.grpc_exporters import GRPCSpanExporter
 
-        return GRPCSpanExporter(**_grpc_options(options))
+        return _by_grpc(GRPCSpanExporter, options, on_answer)
     from pellucid_exporters.otlp.http_exporters import HTTPSpanExporter
 
-    return HTTPSpanExporter(**_http_options(options, "traces", session))
+    return _by_http(HTTPSpanExporter, options, "traces", session, on_answer)
 
 
-def metric_exporter(options: Otlp, session: Any = None, exemplars: int = FEW) -> MetricExporter:
+def metric_exporter(
+    options: Otlp, session: Any = None, exemplars: int = FEW, on_answer: OnAnswer | None = None
+) -> MetricExporter:
     """Return an exporter of metrics whose histograms are exponential, unless the environment asks for explicit ones.
 
     Exponential ones have at most `exemplars` exemplars of each series and export.
@@ -42,38 +49,52 @@ def metric_exporter(options: Otlp, session: Any = None, exemplars: int = FEW) ->
         aggregation = {Histogram: HistogramWithLargest(exemplars)}
     common: dict[str, Any] = {"preferred_aggregation": aggregation, "max_export_batch_size": MAX_POINTS}
     if options.protocol_of("metrics") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
+        from pellucid_exporters.otlp.grpc_exporters import GRPCMetricExporter
 
-        return GrpcMetricExporter(**_grpc_options(options), **common)
+        return _by_grpc(GRPCMetricExporter, options, on_answer, **common)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter(**_http_options(options, "metrics", session), **common)
+    return _by_http(OTLPMetricExporter, options, "metrics", session, on_answer, **common)
 
 
-def log_exporter(options: Otlp, session: Any = None) -> LogRecordExporter:
+def log_exporter(options: Otlp, session: Any = None, on_answer: OnAnswer | None = None) -> LogRecordExporter:
     """Return an exporter of log records."""
     if options.protocol_of("logs") == "grpc":
         from pellucid_exporters.otlp.grpc_exporters import GRPCLogExporter
 
-        return GRPCLogExporter(**_grpc_options(options))
+        return _by_grpc(GRPCLogExporter, options, on_answer)
     from pellucid_exporters.otlp.http_exporters import HTTPLogExporter
 
-    return HTTPLogExporter(**_http_options(options, "logs", session))
+    return _by_http(HTTPLogExporter, options, "logs", session, on_answer)
 
 
-def _http_options(options: Otlp, signal: Signal, session: Any) -> dict[str, Any]:
+def _by_http(
+    kind: Callable[..., T], options: Otlp, signal: Signal, session: Any, on_answer: OnAnswer | None, **more: Any
+) -> T:
     from opentelemetry.exporter.otlp.proto.http import Compression
 
-    return {
-        "endpoint": options.endpoint and f"{options.endpoint.rstrip('/')}/v1/{signal}",
-        "headers": options.headers,
-        "timeout": options.timeout,
-        "compression": options.compression and Compression(options.compression),
-        "certificate_file": _path(options.certificate),
-        "client_certificate_file": _path(options.client_certificate),
-        "client_key_file": _path(options.client_key),
-        "session": make_session() if session is None else session,
-    }
+    session = make_session() if session is None else session
+    exporter = kind(
+        endpoint=options.endpoint and f"{options.endpoint.rstrip('/')}/v1/{signal}",
+        headers=options.headers,
+        timeout=options.timeout,
+        compression=options.compression and Compression(options.compression),
+        certificate_file=_path(options.certificate),
+        client_certificate_file=_path(options.client_certificate),
+        client_key_file=_path(options.client_key),
+        session=session,
+        **more,
+    )
+    used = _session_of(exporter) if session is None else session
+    if on_answer is not None and used is not None:
+        read_http(used, signal, on_answer)
+    return exporter
+
+
+def _session_of(exporter: Any) -> Any:
+    """Return the session that the environment's provider of credentials made; None if the SDK keeps it elsewhere."""
+    holder = getattr(getattr(exporter, "_client", None), "_transport", exporter)
+    return getattr(holder, "_session", None)
 
 
 def make_session() -> Any:
@@ -94,8 +115,8 @@ def make_session() -> Any:
     return Session()
 
 
-def _grpc_options(options: Otlp) -> dict[str, Any]:
-    """Return the arguments of gRPC exporters.
+def _by_grpc(kind: Callable[..., T], options: Otlp, on_answer: OnAnswer | None, **more: Any) -> T:
+    """Return a gRPC exporter.
 
     Raises:
         ConfigError: gRPC does not support the compression.
@@ -112,14 +133,17 @@ def _grpc_options(options: Otlp) -> dict[str, Any]:
             private_key=_content(options.client_key),
             certificate_chain=_content(options.client_certificate),
         )
-    return {
-        "endpoint": options.endpoint,
+    exporter: Any = kind(
+        endpoint=options.endpoint,
         # gRPC requires names in lower case.
-        "headers": options.headers and {name.lower(): value for name, value in options.headers.items()},
-        "timeout": options.timeout,
-        "compression": kinds[options.compression] if options.compression is not None else None,
-        "credentials": credentials,
-    }
+        headers=options.headers and {name.lower(): value for name, value in options.headers.items()},
+        timeout=options.timeout,
+        compression=kinds[options.compression] if options.compression is not None else None,
+        credentials=credentials,
+        **more,
+    )
+    exporter.on_answer = on_answer
+    return cast("T", exporter)
 
 
 def _path(file: str | Path | None) -> str | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from pellucid_exporters.otlp.answers import ReadsAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pellucid_exporters.otlp.encoding import Encoded
 
 
-class GRPCSpanExporter(OTLPSpanExporter):
+class GRPCSpanExporter(ReadsAnswers, OTLPSpanExporter):
     """Exporter of spans; everything but the encoding is that of the SDK."""
 
     def send(self, request: bytes, batch: Sequence[Encoded]) -> bool:
@@ -34,7 +37,11 @@ class GRPCSpanExporter(OTLPSpanExporter):
         return sum(len(scope.spans) for resource in data.resource_spans for scope in resource.scope_spans)
 
 
-class GRPCLogExporter(OTLPLogExporter):
+class GRPCMetricExporter(ReadsAnswers, OTLPMetricExporter):
+    """The SDK's exporter of metrics."""
+
+
+class GRPCLogExporter(ReadsAnswers, OTLPLogExporter):
     """Exporter of log records; everything but the encoding is that of the SDK."""
 
     def send(self, request: bytes, batch: Sequence[Encoded]) -> bool:

@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.metrics import (
@@ -27,13 +28,13 @@ from opentelemetry.sdk.metrics import (
     ObservableUpDownCounter,
     UpDownCounter,
 )
-from opentelemetry.sdk.metrics import _Gauge as Gauge
 from opentelemetry.sdk.metrics.export import Metric, MetricReader, MetricsData
 from opentelemetry.sdk.metrics.view import Aggregation, DropAggregation, ExponentialBucketHistogramAggregation
 from prometheus_client.registry import Collector
 
 from pellucid_exporters.prometheus.families import ExemplarMemory, Families
 from pellucid_exporters.prometheus.native_histograms import MAX_SCALE
+from pellucid_exporters.sdk_internals import Gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,8 +107,8 @@ class PrometheusReader(_PullReader):
         super().__init__()
         self._resource = resource
         self._on_failure = on_failure
-        self._memory = ExemplarMemory(exemplar_ttl, clock, is_dropped, is_undecided)
-        self._lock = threading.Lock()
+        self._make_memory = partial(ExemplarMemory, exemplar_ttl, clock, is_dropped, is_undecided)
+        self._reset()
         self._complained: set[str] = set()
         self._here = threading.local()
         self._native = _PullReader(_NATIVE) if native_histograms else None
@@ -157,7 +158,12 @@ class PrometheusReader(_PullReader):
             _log.warning("left %s out of /metrics: %s", name, error, exc_info=error)
 
     def renew(self) -> None:
-        """Reset in a forked child, where the lock may be held by a scrape of a thread that no longer exists."""
+        """Reset in a forked child, where a scrape of the parent may hold the lock; the resource names the parent."""
+        self._resource = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._memory = self._make_memory()
         self._lock = threading.Lock()
 
     def _pulled(self, reader: _PullReader) -> Sequence[MetricsData]:

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.recorder import span_trial
+from pellucid_exporters.recorder.forks import start_anew_in_child
 from pellucid_exporters.recorder.metrics import trial as metrics_trial
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def make_meter_provider(recorder: Recorder | None, readers: Sequence[MetricReade
         from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider  # of an SDK that has its parts
 
         return RecorderMeterProvider(readers, **options)
-    return MeterProvider(readers, **options)
+    provider = MeterProvider(readers, **options)
+    start_anew_in_child(provider)
+    return provider
 
 
 def _is_fast(recorder: Recorder | None, signal: str, reason: str | None) -> bool:

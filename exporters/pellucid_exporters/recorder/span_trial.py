@@ -15,6 +15,8 @@ from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
+from pellucid import semconv
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -59,7 +61,7 @@ def _recorded(kind: type[TracerProvider]) -> list[Any]:
     limits = SpanLimits(max_span_attributes=4, max_events=2, max_links=2)
     provider = kind(None, Resource({}), shutdown_on_exit=False, id_generator=_Counted(), span_limits=limits)
     provider.add_span_processor(kept)
-    tracer = provider.get_tracer("trial", "1")
+    tracer = provider.get_tracer(f"{semconv.SCOPE}.trial", "1")
     parent = tracer.start_span("parent", Context(), SpanKind.CLIENT, attributes={"a": 1, "b": ["x"]}, start_time=1)
     context = set_span_in_context(parent)
     span = tracer.start_span("child", context, links=[Link(parent.get_span_context(), {"a": 1})], start_time=2)

@@ -30,6 +30,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as ApiSpan
 
+from pellucid_exporters.recorder.names import is_own
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Tracer as ApiTracer
@@ -49,7 +51,7 @@ _FLAGS: Final = [
 
 
 class RecorderTracerProvider(TracerProvider):
-    """The SDK's provider, with tracers whose spans cost less."""
+    """The SDK's provider, with tracers whose spans cost less for Pellucid's own scopes; others get the SDK's."""
 
     def get_tracer(
         self,
@@ -60,7 +62,7 @@ class RecorderTracerProvider(TracerProvider):
     ) -> ApiTracer:
         """Return the tracer of a scope."""
         tracer = super().get_tracer(instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
-        if type(tracer) is Tracer:
+        if type(tracer) is Tracer and is_own(instrumenting_module_name):
             tracer.__class__ = RecorderTracer  # the SDK makes, keeps and configures tracers; only their spans differ
         return tracer
 

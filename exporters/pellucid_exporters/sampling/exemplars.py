@@ -66,6 +66,10 @@ class ExemplarBuffer:
         self._is_undecided = is_undecided
         self._waiting: dict[Hashable, deque[Any]] = {}
 
+    def forget(self) -> None:
+        """Discard the exemplars that wait."""
+        self._waiting.clear()
+
     def release(self, series: Hashable, fresh: Iterable[Any]) -> list[Any]:
         """Add exemplars of a series; return those, also of earlier calls, whose traces are not dropped.
 

@@ -44,6 +44,7 @@ from pellucid.semconv.names import (
     SERVER_PORT,
     STOP_REASON,
     TELEMETRY_PART,
+    TELEMETRY_REASON,
     TOKEN_TYPE,
     TOOL_NAME,
     TOOL_SOURCE,
@@ -400,8 +401,8 @@ TELEMETRY_ERRORS: Final = _counter(
 TELEMETRY_DROPPED: Final = _counter(
     "{item}",
     "pellucid.telemetry.dropped",
-    "Telemetry items dropped because a queue was full, or because their export failed.",
-    (TELEMETRY_PART,),
+    "Telemetry items that were lost, by the reason: a full queue, a failed export, or a receiver that rejected them.",
+    (TELEMETRY_PART, TELEMETRY_REASON),
 )
 SAMPLED_OUT: Final = _counter(
     "{span}", "pellucid.telemetry.sampled_out", "Spans of runs that the tail sampler did not keep."

@@ -253,7 +253,8 @@ class Scope:
             self.count(semconv.TELEMETRY_ERRORS, 1, {semconv.TELEMETRY_PART: part})
 
     def _dropped(self) -> None:
-        self.count(semconv.TELEMETRY_DROPPED, 1, {semconv.TELEMETRY_PART: "listener"})
+        labels = {semconv.TELEMETRY_PART: "listener", semconv.TELEMETRY_REASON: "queue_full"}
+        self.count(semconv.TELEMETRY_DROPPED, 1, labels)
 
 
 def _does_nothing(provider: object) -> bool:

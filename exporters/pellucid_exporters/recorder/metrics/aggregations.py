@@ -10,18 +10,20 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from math import floor, frexp, ldexp, log
 from sys import float_info
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.metrics._internal.aggregation import (
-    _Aggregation,
+
+from pellucid_exporters.sdk_internals import (
+    Measurement,
     _ExplicitBucketHistogramAggregation,
     _ExponentialBucketHistogramAggregation,
     _LastValueAggregation,
     _SumAggregation,
 )
-from opentelemetry.sdk.metrics._internal.instrument import _Instrument
-from opentelemetry.sdk.metrics._internal.measurement import Measurement
+
+if TYPE_CHECKING:
+    from pellucid_exporters.sdk_internals import _Aggregation, _Instrument
 
 _POWER_OF_TWO: Final = 0.5
 """Mantissa of powers of two, as `frexp` returns it."""

@@ -9,10 +9,12 @@ from random import random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, AlwaysOnExemplarFilter, TraceBasedExemplarFilter
-from opentelemetry.sdk.metrics._internal.exemplar import (
+from opentelemetry.sdk.metrics import (
     AlignedHistogramBucketExemplarReservoir,
+    AlwaysOffExemplarFilter,
+    AlwaysOnExemplarFilter,
     SimpleFixedSizeExemplarReservoir,
+    TraceBasedExemplarFilter,
 )
 from opentelemetry.trace import (
     INVALID_SPAN,
@@ -27,7 +29,7 @@ from pellucid_exporters.recorder.metrics.reservoir import LargestAndSample, Larg
 from pellucid_exporters.recorder.metrics.series import Series
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics._internal.exemplar import ExemplarFilter, ExemplarReservoir
+    from opentelemetry.sdk.metrics import ExemplarFilter, ExemplarReservoir
 
 Item: TypeAlias = tuple[Series, float, int, SpanContext | None]
 """A measurement: series, amount, nanoseconds since the epoch, and the span of an exemplar, if it can become one.

@@ -6,14 +6,15 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from opentelemetry import metrics
-from opentelemetry.metrics import _Gauge
 
 from pellucid_exporters.recorder.metrics.recording import Recording
+from pellucid_exporters.sdk_internals import ApiGauge
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.metrics._internal.measurement_consumer import SynchronousMeasurementConsumer
     from opentelemetry.util.types import Attributes
+
+    from pellucid_exporters.sdk_internals import SynchronousMeasurementConsumer
 
 
 _REAL: Final[tuple[type, ...]] = (int, float)
@@ -69,7 +70,7 @@ class RecordedHistogram(Recorded, metrics.Histogram):
             self._sdk.record(amount, attributes, context)
 
 
-class RecordedGauge(Recorded, _Gauge):
+class RecordedGauge(Recorded, ApiGauge):
     """Gauge that records through a queue."""
 
     def set(self, amount: float, attributes: Attributes = None, context: Context | None = None) -> None:

@@ -1,9 +1,10 @@
-"""Meter provider whose synchronous instruments record in a few microseconds.
+"""Meter provider whose synchronous instruments of Pellucid's own scopes record in a few microseconds.
 
-It is the SDK's provider, with the SDK's instruments, views, aggregations, limits and collection. Only the way of a
-measurement to its aggregations differs: an instrument finds the series by the attributes as they are given and appends
-to a queue; 256 measurements, or those that wait at a collection, are aggregated together, series by series. The
-aggregations then hold what the SDK's instruments would have brought there, down to the order of additions.
+It is the SDK's provider, with the SDK's instruments, views, aggregations, limits and collection. Other scopes get the
+SDK's own meters. For Pellucid's scopes, the way of a measurement to its aggregations differs: an instrument finds the
+series by the attributes as they are given and appends to a queue; 256 measurements, or those that wait at a collection,
+are aggregated together. The aggregations then hold what the SDK's instruments would have brought there, down to the
+order of additions.
 
 Limits: a measurement that the callback of an observable instrument records is part of the next collection, not of the
 one that calls it; and exemplars, whose spans are remembered by their contexts, are offered to reservoirs when they are
@@ -17,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackT
-from opentelemetry.metrics import _Gauge as Gauge
 from opentelemetry.sdk.metrics import Meter, MeterProvider
 
-from pellucid.concurrency.forks import in_child
+from pellucid_exporters.recorder.forks import start_anew_in_child
 from pellucid_exporters.recorder.metrics.instruments import (
     Recorded,
     RecordedCounter,
@@ -30,7 +30,8 @@ from pellucid_exporters.recorder.metrics.instruments import (
     RecordedUpDownCounter,
 )
 from pellucid_exporters.recorder.metrics.recording import exclusive
-from pellucid_exporters.recorder.metrics.storage_locks import renew_locks
+from pellucid_exporters.recorder.names import is_own
+from pellucid_exporters.sdk_internals import ApiGauge
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import ExemplarFilter
@@ -59,14 +60,14 @@ class RecorderMeterProvider(MeterProvider):
         super().__init__(metric_readers, resource, exemplar_filter, shutdown_on_exit, views)
         for reader in metric_readers:
             reader._set_collect_callback(self._collect)  # type: ignore[arg-type]  # the SDK's own does not match either
-        in_child(self, RecorderMeterProvider._renew)
+        start_anew_in_child(self)
 
     def get_meter(
         self, name: str, version: str | None = None, schema_url: str | None = None, attributes: Attributes = None
     ) -> metrics.Meter:
         """Return the meter of a scope; after shutdown, or without a name, one that does nothing."""
         meter = super().get_meter(name, version, schema_url, attributes)
-        if not isinstance(meter, Meter):
+        if not isinstance(meter, Meter) or not is_own(name):
             return meter
         return self._recorder_meters.setdefault(meter, _RecorderMeter(meter, self))
 
@@ -101,11 +102,6 @@ class RecorderMeterProvider(MeterProvider):
         for each in list(self._recorded.values()):
             each.recording.aggregate()
 
-    def _renew(self) -> None:
-        renew_locks(self._measurement_consumer, self._meters.values())
-        for each in self._recorded.values():
-            each.recording.renew()
-
 
 class _RecorderMeter(metrics.Meter):
     """Meter of the SDK whose synchronous instruments are replaced; observable ones are the SDK's."""
@@ -134,7 +130,7 @@ class _RecorderMeter(metrics.Meter):
         )
         return self._provider.recorded(RecordedHistogram, instrument)
 
-    def create_gauge(self, name: str, unit: str = "", description: str = "") -> Gauge:
+    def create_gauge(self, name: str, unit: str = "", description: str = "") -> ApiGauge:
         return self._provider.recorded(RecordedGauge, self._meter.create_gauge(name, unit, description))
 
     def create_observable_counter(

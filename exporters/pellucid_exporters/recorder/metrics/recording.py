@@ -10,21 +10,27 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from opentelemetry.sdk.metrics._internal._view_instrument_match import _hash_attributes
-from opentelemetry.sdk.metrics._internal.aggregation import _DropAggregation, _ExponentialBucketHistogramAggregation
-from opentelemetry.sdk.metrics._internal.measurement import Measurement
-
+from pellucid.concurrency.forks import in_child
 from pellucid_exporters.recorder.metrics.aggregations import AGGREGATORS
 from pellucid_exporters.recorder.metrics.exemplars import Choice, Item, choice_of, context_of, tagger_of
 from pellucid_exporters.recorder.metrics.series import Series, has_only_scalars
+from pellucid_exporters.sdk_internals import (
+    Measurement,
+    _DropAggregation,
+    _ExponentialBucketHistogramAggregation,
+    _hash_attributes,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.metrics._internal._view_instrument_match import _ViewInstrumentMatch
-    from opentelemetry.sdk.metrics._internal.aggregation import _Aggregation
-    from opentelemetry.sdk.metrics._internal.measurement_consumer import SynchronousMeasurementConsumer
-    from opentelemetry.sdk.metrics._internal.metric_reader_storage import MetricReaderStorage
     from opentelemetry.util.types import Attributes
+
+    from pellucid_exporters.sdk_internals import (
+        MetricReaderStorage,
+        SynchronousMeasurementConsumer,
+        _Aggregation,
+        _ViewInstrumentMatch,
+    )
 
 MOST_WAITING: Final = 256
 """Number of measurements of an instrument that are aggregated at once, by the thread that makes the last of them."""
@@ -58,12 +64,13 @@ class Recording:
         self._instrument, self._consumer = instrument, consumer
         self._tag = tagger_of(consumer._sdk_config.exemplar_filter)
         self._known: dict[tuple[Any, ...] | None, Series] = {}
+        self._start()
+        in_child(self, Recording._start)
+
+    def _start(self) -> None:
+        """Start without measurements, also in a forked child."""
         self._waiting: deque[Item] = deque()
         self._choices: WeakKeyDictionary[MetricReaderStorage, dict[_Aggregation[Any], Choice]] = WeakKeyDictionary()
-        self.renew()
-
-    def renew(self) -> None:
-        """Reset the lock in a forked child; waiting measurements stay."""
         self._lock = threading.Lock()
 
     def add(self, amount: float, attributes: Attributes, context: Context | None) -> None:
@@ -105,41 +112,36 @@ class Recording:
 
     def _aggregate(self) -> None:
         waiting = self._waiting
-        by_series: dict[Series, list[Item]] = {}
-        for _ in range(len(waiting)):  # others append meanwhile, but only the owner of the lock removes
-            item = waiting.popleft()
-            by_series.setdefault(item[0], []).append(item)
-        if not by_series or not self._instrument._is_enabled():
+        arrived = [waiting.popleft() for _ in range(len(waiting))]  # only the owner of the lock removes, others append
+        if not arrived or not self._instrument._is_enabled():
             return
+        by_series: dict[Series, list[Item]] = {}
+        for item in arrived:
+            by_series.setdefault(item[0], []).append(item)
         for storage in self._consumer._reader_storages.values():
             choices = self._choices.setdefault(storage, {})
             for match in storage._get_or_init_view_instrument_match(self._instrument):
                 if not isinstance(match._aggregation, _DropAggregation):
-                    for series, items in by_series.items():
-                        self._aggregate_series(match, series, items, choices)
+                    with match._lock:  # a collection of differences replaces the aggregations
+                        for aggregation, items in _by_aggregation(match, by_series, arrived).items():
+                            self._aggregate_items(aggregation, items, choices)
 
-    def _aggregate_series(
-        self,
-        match: _ViewInstrumentMatch,
-        series: Series,
-        items: list[Item],
-        choices: dict[_Aggregation[Any], Choice],
+    def _aggregate_items(
+        self, aggregation: _Aggregation[Any], items: list[Item], choices: dict[_Aggregation[Any], Choice]
     ) -> None:
-        with match._lock:  # a collection of differences replaces the aggregations
-            aggregation = _aggregation_of(match, series)
-            aggregator = AGGREGATORS.get(type(aggregation))
-            if aggregator is None:
-                self._aggregate_each(aggregation, items)
-                return
-            aggregator(aggregation, [item[1] for item in items], self._instrument)
-            sampled = [item for item in items if item[3] is not None]
-            if isinstance(aggregation, _ExponentialBucketHistogramAggregation):
-                sampled = [item for item in sampled if item[1] != 0]  # as the SDK does
-            if sampled:
-                choice = choices.get(aggregation)
-                if choice is None:
-                    choice = choices[aggregation] = choice_of(aggregation._reservoir)
-                choice.add(sampled)
+        aggregator = AGGREGATORS.get(type(aggregation))
+        if aggregator is None:
+            self._aggregate_each(aggregation, items)
+            return
+        aggregator(aggregation, [item[1] for item in items], self._instrument)
+        sampled = [item for item in items if item[3] is not None]
+        if isinstance(aggregation, _ExponentialBucketHistogramAggregation):
+            sampled = [item for item in sampled if item[1] != 0]  # as the SDK does
+        if sampled:
+            choice = choices.get(aggregation)
+            if choice is None:
+                choice = choices[aggregation] = choice_of(aggregation._reservoir)
+            choice.add(sampled)
 
     def _aggregate_each(self, aggregation: _Aggregation[Any], items: list[Item]) -> None:
         """Aggregate in the way of an aggregation that is not the SDK's own."""
@@ -154,6 +156,23 @@ def _lookup_key(attributes: Attributes) -> tuple[Any, ...] | None:
         return None
     values = attributes.values()
     return (*attributes, *values, *map(type, values))
+
+
+def _by_aggregation(
+    match: _ViewInstrumentMatch, by_series: dict[Series, list[Item]], arrived: list[Item]
+) -> dict[_Aggregation[Any], list[Item]]:
+    """Group measurements by aggregation, in the order of arrival; the match must be locked.
+
+    Several series are one aggregation if they differ in the order of their attributes only, or in attributes that a
+    view leaves out, or if they exceed the limit.
+    """
+    aggregations = {series: _aggregation_of(match, series) for series in by_series}
+    if len(set(aggregations.values())) == len(by_series):
+        return {aggregations[series]: items for series, items in by_series.items()}
+    by_aggregation: dict[_Aggregation[Any], list[Item]] = {}
+    for item in arrived:
+        by_aggregation.setdefault(aggregations[item[0]], []).append(item)
+    return by_aggregation
 
 
 def _aggregation_of(match: _ViewInstrumentMatch, series: Series) -> _Aggregation[Any]:

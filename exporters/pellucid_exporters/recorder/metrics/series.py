@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.metrics._internal._view_instrument_match import _hash_attributes, _HashedAttributes
-from opentelemetry.sdk.metrics._internal.measurement import Measurement
+
+from pellucid_exporters.sdk_internals import Measurement, _hash_attributes
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics._internal.instrument import _Instrument
     from opentelemetry.util.types import Attributes
+
+    from pellucid_exporters.sdk_internals import _HashedAttributes, _Instrument
 
 _SCALARS: Final = frozenset({str, bool, int, float, bytes, type(None)})
 

@@ -12,6 +12,8 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.util.types import Attributes
 
+from pellucid import semconv
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,7 +50,7 @@ def _collected(kind: type[MeterProvider]) -> Iterator[Any]:
         ),
     )
     provider = kind(readers, Resource({}), AlwaysOnExemplarFilter(), shutdown_on_exit=False)
-    meter = provider.get_meter("trial")
+    meter = provider.get_meter(f"{semconv.SCOPE}.trial")
     record = meter.create_histogram("histogram").record
     add, set_ = meter.create_counter("counter").add, meter.create_gauge("gauge").set
     for attributes in _ATTRIBUTES:
