@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any, Final, Literal, cast
 
 import anyio
-from opentelemetry.context import attach, detach
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import context_of
@@ -17,6 +18,7 @@ from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import settled_ids, source_of
 from pellucid.durable_runs.journal import StoreJournal
+from pellucid.durable_runs.lost import last_span, open_spans, record
 from pellucid.durable_runs.metrics import PassOutcome
 from pellucid.durable_runs.records import identity_of
 from pellucid.durable_runs.tokens import Completion
@@ -86,10 +88,16 @@ async def _run_pass(
     if identity is not None:
         options["identity"] = identity
     run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
-    outcome = await _executed(store, claim, journal, run)
+    before = last_span(claim)
+    if before is not None and run.resumption is None:  # otherwise it links to the run that it resumes
+        run.links = [before]
+    calls = run.conversation.calls
+    outcome = await _executed(store, claim, journal, run, before)
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
         return "fenced"
+    if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
+        record(open_spans(claim), calls, identity, run.scope.pipeline, (run.setup.listeners,))
     if isinstance(outcome, RunResult):
         if outcome.checkpoint is not None:
             return await _wait(store, claim, journal, outcome, settled_ids(source))
@@ -107,13 +115,15 @@ async def _run_pass(
 
 
 async def _executed(
-    store: RunStore, claim: Claim, journal: StoreJournal, run: Run
+    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, before: SpanContext | None
 ) -> RunResult[Any] | Exception | None:
-    """Return the outcome of a run, or None if its claim was lost."""
+    """Return the outcome of a run, or None if its claim was lost; `before` is the span of a pass that did not end."""
     outcome: RunResult[Any] | Exception | None = None
-    context = (
-        context_of(cast("dict[str, str]", claim.run.trace)) if claim.run.trace and run.resumption is None else None
-    )
+    context: Context | None = None
+    if run.resumption is None and before is not None:
+        context = set_span_in_context(NonRecordingSpan(before), Context())
+    elif run.resumption is None and claim.run.trace:
+        context = context_of(cast("dict[str, str]", claim.run.trace))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_renew, store, claim, journal, tasks.cancel_scope)
         attached = attach(context) if context is not None else None

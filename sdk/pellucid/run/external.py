@@ -69,7 +69,7 @@ def enqueued(run: Run, b: Boundary, request: ExternalRequest, registration: Regi
         register(run, b, call, request.deadline)
     if registration != "new":
         run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
-    return Enqueued(request) if request.takes_place else pending_result(call.facts)
+    return Enqueued(request, is_new=registration == "new") if request.takes_place else pending_result(call.facts)
 
 
 def restore(run: Run, checkpoint: Checkpoint) -> None:

@@ -32,7 +32,7 @@ from pellucid.run.outcomes import Paused, RunResult, Status
 from pellucid.run.pause import AWAITING, conclude_calls, pause, suspend, withdraw
 from pellucid.run.resume import interrupted_answer, resume
 from pellucid.run.state import Run, enter_run, leave_run
-from pellucid.run.steps import write_answer
+from pellucid.run.steps import write_answer, write_begun
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
@@ -106,7 +106,8 @@ async def _observed(run: Run) -> RunResult[Any]:
         ) as b,
     ):
         b.note(finish_reasons=("error",))  # replaced when the run ends normally
-        for link in (*(links or ()), *(resumed.links if resumed is not None else ())):
+        all_links = [*(links or ()), *run.links]
+        for link in all_links:
             b.link(link)
         if setup.description and b.records:
             b.note(description=run.scope.label(setup.description))
@@ -116,6 +117,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
             record_configuration(b, setup)
             try:
+                await write_begun(run, b, all_links)
                 return await _loop(run, b)
             finally:
                 await stop_all(run)

@@ -29,6 +29,8 @@ COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 TIMEOUT: Final = "timeout"
+LOST: Final = "lost"
+INTERRUPTED: Final = "interrupted"
 
 OTHER: Final = "_OTHER"
 """Label of a tool name that the model invented."""

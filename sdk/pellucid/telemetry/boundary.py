@@ -27,7 +27,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled
+from pellucid.errors import PassLost, RunCancelled
 from pellucid.failures import contained, error_kind_of, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
@@ -38,7 +38,7 @@ MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
 
 _ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
-_LEVELS: Final = {semconv.FAILED: "error", semconv.TIMEOUT: "error"}
+_LEVELS: Final = {semconv.FAILED: "error", semconv.TIMEOUT: "error", semconv.LOST: "error"}
 
 
 class Boundary:
@@ -101,6 +101,15 @@ class Boundary:
         self._notes.update(notes)
         if self.records:
             self._later.update(notes)
+
+    @property
+    def parent(self) -> SpanContext:
+        """Context of the span that was current at the start; invalid if there was none."""
+        return trace.get_current_span(self._outer).get_span_context()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts so far that are attributes of the span and JSON."""
+        return {name: value for name, value in self._notes.items() if name in self._phase.names and value is not None}
 
     def noted(self, name: str) -> Any:
         """Return a fact that was set with `note`, or None."""
@@ -213,6 +222,8 @@ class Boundary:
         """Return the outcome and `error.type`."""
         if error is None:
             return semconv.COMPLETED, None
+        if isinstance(error, PassLost):
+            return semconv.LOST, error.error_type
         if isinstance(error, Exception) and not isinstance(error, RunCancelled):
             error_type = error_type_of(error)
             return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
