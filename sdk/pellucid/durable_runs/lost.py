@@ -99,11 +99,13 @@ class _Ended:
 
 def _spans(journal: Sequence[JournalEntry], fence: int, lost_at: float, ended: _Ended) -> list[OpenSpan]:
     """Return the spans of one pass; what is below a call that has ended has ended, too."""
+    steps = [(entry, value) for entry, value in _of(journal, BEGUN, STARTED) if entry.fence == fence]
+    until = max([int(lost_at * 1e9), *(value["start"] for _, value in steps)])  # the clocks may differ
     found: dict[int, OpenSpan] = {}
     runs: dict[str, OpenSpan] = {}
-    for entry, value in _of(journal, BEGUN, STARTED):
+    for entry, value in steps:
         span = span_of(value["trace"])
-        if entry.fence != fence or span is None or (value["step"] == STARTED and ended.has(entry, value, lost_at)):
+        if span is None or (value["step"] == STARTED and ended.has(entry, value, lost_at)):
             continue
         outer = runs.get(value["run_id"])
         parent = span_of(value["parent"]) if value["step"] == BEGUN else outer.span if outer is not None else None
@@ -116,7 +118,7 @@ def _spans(journal: Sequence[JournalEntry], fence: int, lost_at: float, ended: _
             span=span,
             parent=parent or INVALID_SPAN_CONTEXT,
             agent=value["agent"] if outer is None else outer.agent,
-            lost_at=int(lost_at * 1e9),
+            lost_at=until,
         )
         found[span.span_id] = open_span
         if value["step"] == BEGUN:
@@ -158,9 +160,8 @@ def record(
 
 
 def _record_pass(scope: Scope, open_span: OpenSpan) -> None:
-    step, start = open_span.step, open_span.step["start"]
-    end = max(start, open_span.lost_at)
-    with boundary(scope, RUN, open_span.agent, start=start, end=end, **step["facts"]) as b:
+    step = open_span.step
+    with boundary(scope, RUN, open_span.agent, start=step["start"], end=open_span.lost_at, **step["facts"]) as b:
         b.note(finish_reasons=("error",))
         for link in step["links"]:
             if (span := span_of(link)) is not None:
@@ -169,10 +170,9 @@ def _record_pass(scope: Scope, open_span: OpenSpan) -> None:
 
 
 def _record_call(scope: Scope, open_span: OpenSpan, arguments: JSONObject | str | None) -> None:
-    step, start = open_span.step, open_span.step["start"]
+    step = open_span.step
     scope.iteration = step["iteration"]
-    end = max(start, open_span.lost_at)
-    with boundary(scope, DISPATCH, step["tool"], start=start, end=end, **step["facts"]) as b:
+    with boundary(scope, DISPATCH, step["tool"], start=step["start"], end=open_span.lost_at, **step["facts"]) as b:
         if arguments is not None:
             b.input(cast("JSONValue", arguments))
         if not step["can_repeat"]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any, Final, Literal, cast
+from dataclasses import asdict, replace
+from typing import Any, Final, Literal
 
 import anyio
-from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
+from opentelemetry.context import attach, detach
 
 from pellucid.agent import Agent
-from pellucid.approvals.checkpoint import context_of
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import settled_ids, source_of
+from pellucid.durable_runs.endings import given_up, record_cancelled, record_end, start_context
 from pellucid.durable_runs.journal import StoreJournal
 from pellucid.durable_runs.lost import last_span, open_spans, record
 from pellucid.durable_runs.metrics import PassOutcome
@@ -55,7 +54,8 @@ async def run_pass(
     If the worker is cancelled, the run is due again at once.
     """
     if claim.run.status == "failed":  # the store has given it up
-        _log.error("durable_run.given_up run_id=%s", claim.run.id)
+        record_end(store, {agent.name: agent}, claim, given_up(claim.run))
+        _log.error("durable_run.given_up run_id=%s agent=%s", claim.run.id, agent.name)
         return "failed"
     try:
         return await _run_pass(store, agent, claim, deps, completion)
@@ -80,7 +80,10 @@ async def _run_pass(
     store: RunStore, agent: Agent[Any, Any], claim: Claim, deps: Any, completion: Completion | None = None
 ) -> PassOutcome:
     if claim.run.cancel_reason is not None:
-        return await _finish(store, claim, "cancelled", None)
+        ending = await _finish(store, claim, "cancelled", None)
+        ended = replace(claim, calls=await store.calls(claim.run.id))
+        record_end(store, {agent.name: agent}, ended, RunCancelled(agent.name, claim.run.cancel_reason))
+        return ending
     token = CancelToken()
     journal = StoreJournal(store, claim, token, completion)
     identity, source = identity_of(claim.run), source_of(claim)
@@ -88,11 +91,8 @@ async def _run_pass(
     if identity is not None:
         options["identity"] = identity
     run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
-    before = last_span(claim)
-    if before is not None and run.resumption is None:  # otherwise it links to the run that it resumes
-        run.links = [before]
     calls = run.conversation.calls
-    outcome = await _executed(store, claim, journal, run, before)
+    outcome = await _executed(store, claim, journal, run)
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
         return "fenced"
@@ -100,7 +100,7 @@ async def _run_pass(
         record(open_spans(claim), calls, identity, run.scope.pipeline, (run.setup.listeners,))
     if isinstance(outcome, RunResult):
         if outcome.checkpoint is not None:
-            return await _wait(store, claim, journal, outcome, settled_ids(source))
+            return await _wait(store, agent, claim, journal, outcome, settled_ids(source))
         return await _finish(store, claim, "completed", {**_content(outcome), "trace": journal.trace})
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
@@ -115,15 +115,11 @@ async def _run_pass(
 
 
 async def _executed(
-    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, before: SpanContext | None
+    store: RunStore, claim: Claim, journal: StoreJournal, run: Run
 ) -> RunResult[Any] | Exception | None:
-    """Return the outcome of a run, or None if its claim was lost; `before` is the span of a pass that did not end."""
+    """Return the outcome of a run, or None if its claim was lost."""
     outcome: RunResult[Any] | Exception | None = None
-    context: Context | None = None
-    if run.resumption is None and before is not None:
-        context = set_span_in_context(NonRecordingSpan(before), Context())
-    elif run.resumption is None and claim.run.trace:
-        context = context_of(cast("dict[str, str]", claim.run.trace))
+    context = start_context(claim, run, last_span(claim))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_renew, store, claim, journal, tasks.cancel_scope)
         attached = attach(context) if context is not None else None
@@ -151,7 +147,12 @@ async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: an
 
 
 async def _wait(
-    store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any], settled: Collection[str]
+    store: RunStore,
+    agent: Agent[Any, Any],
+    claim: Claim,
+    journal: StoreJournal,
+    result: RunResult[Any],
+    settled: Collection[str],
 ) -> PassOutcome:
     """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer.
 
@@ -160,6 +161,7 @@ async def _wait(
 
     Args:
         store: The store.
+        agent: The run's agent.
         claim: The claim that ran the pass.
         journal: Its journal.
         result: Result with a checkpoint.
@@ -194,7 +196,11 @@ async def _wait(
         events=[*requested, {"type": "run.waiting", "status": result.status}],
         cancellation_events=[{"type": "run.cancelled"}],
     )
-    return "cancelled" if end == "cancelled" else "waiting"
+    if end != "cancelled":
+        return "waiting"
+    if (run := await store.run(claim.run.id)) is not None:
+        await record_cancelled(store, {agent.name: agent}, run)
+    return "cancelled"
 
 
 def _content(result: RunResult[Any]) -> JSONObject:

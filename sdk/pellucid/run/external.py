@@ -86,6 +86,11 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
             run.async_calls.end(request, result)
 
 
+def adopt(run: Run, requests: Iterable[ExternalRequest]) -> None:
+    """Add calls that an earlier pass has dispatched to those that the run waits for."""
+    run.async_calls.by_id.update({request.result_id: _call(request) for request in requests})
+
+
 def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:
     """Settle calls with their results, link the run to their waits, and emit late results."""
     for result in results:

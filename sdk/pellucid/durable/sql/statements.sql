@@ -97,12 +97,11 @@ SET status = 'due', due_at = @now + :delay, lease_owner = NULL, lease_until = NU
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent
 
--- cancel_run: at once, unless a worker holds a lease of it
+-- cancel_run: at once, unless a worker holds a lease of it; the worker whose lease has expired stays in the row
 UPDATE runs
 SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
     status = CASE WHEN status = 'running' AND lease_until > @now THEN status ELSE 'cancelled' END,
     pending = CASE WHEN status = 'running' AND lease_until > @now THEN pending ELSE 0 END,
-    lease_owner = CASE WHEN status = 'running' AND lease_until > @now THEN lease_owner END,
     lease_until = CASE WHEN status = 'running' AND lease_until > @now THEN lease_until END,
     last_seq = CASE WHEN status = 'running' AND lease_until > @now THEN last_seq ELSE last_seq + :entries END,
     due_at = NULL
