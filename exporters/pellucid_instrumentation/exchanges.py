@@ -54,6 +54,9 @@ class Exchange:
         if tool is not None:
             self._labels |= {semconv.OPERATION_NAME: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: tool}
 
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got; of requests without a span, nowhere."""
+
     def succeeded(self, result: Any) -> None:
         """Record the response."""
         self.measure("tool_error" if messages.is_error(result) else None)
@@ -118,6 +121,10 @@ class Listing:
         )
         self.context = self._entered.boundary.context
 
+    def identified(self, request_id: object) -> None:
+        """Record the id of the request for a page; the last one stays."""
+        self._entered.boundary.attributes({semconv.JSONRPC_REQUEST_ID: str(request_id)})
+
     def fetching(self) -> AbstractContextManager[None]:
         """Count a page as in flight until the context exits."""
         return self.scope.instruments.hubs.fetching(self._link.id)
@@ -163,6 +170,10 @@ class Page(Exchange):
         self._inflight = ExitStack()
         self._inflight.enter_context(listing.fetching())
 
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got."""
+        self._listing.identified(request_id)
+
     def succeeded(self, result: Any) -> None:
         """Record the response."""
         self._inflight.close()
@@ -196,6 +207,10 @@ class Call(Exchange):
         b.input(params.arguments or {})
         self._entered = Entered(b)
         self.context = b.context
+
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got."""
+        self._entered.boundary.attributes({semconv.JSONRPC_REQUEST_ID: str(request_id)})
 
     def succeeded(self, result: Any) -> None:
         """Record the response."""
@@ -232,6 +247,10 @@ class ForeignCall(Exchange):
                 semconv.DISPATCH_MODE: "mcp",
             }
         )
+
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got."""
+        self._set({semconv.JSONRPC_REQUEST_ID: str(request_id)})
 
     def measure(self, error_type: str | None = None, code: str | None = None) -> None:
         """Record the duration of the request, and of the call unless our span of it does."""
