@@ -39,6 +39,7 @@ OTHER: Final = "_OTHER"
 
 ERROR_TYPE: Final = "error.type"
 SERVER_ADDRESS: Final = "server.address"
+CLIENT_ADDRESS: Final = "client.address"
 SERVER_PORT: Final = "server.port"
 NETWORK_TRANSPORT: Final = "network.transport"
 NETWORK_PROTOCOL_NAME: Final = "network.protocol.name"

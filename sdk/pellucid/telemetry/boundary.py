@@ -216,7 +216,7 @@ class Boundary:
                 if (value := notes.get(note)) is not None:
                     fields[note] = value
             name = event.name if event is not None else f"{phase.operation}.{outcome}"
-            scope.lines.write(level, name, fields, end, scope.guarded)
+            scope.lines.write(level, name, fields, end, scope.guarded, self.context)
 
     def _outcome_of(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
