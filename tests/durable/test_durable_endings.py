@@ -173,6 +173,27 @@ async def test_a_run_whose_worker_died_and_that_is_cancelled_ends(location: Loca
     assert all(span.parent.span_id in known for span in (*exported, *telemetry.spans) if span.parent is not None)
 
 
+async def test_a_pass_that_was_only_slow_is_lost_once(location: Location, telemetry: Captured) -> None:
+    """Its process learns that another one continues the run, which ends its span: there are no two of one id."""
+    telemetry.is_checked = False  # its own spans do not end
+    async with location.open() as store, location.open() as other:
+
+        async def slow(arguments: Any, ctx: ToolContext) -> str:
+            if not counts:
+                counts.append(1)
+                location.end_leases()
+                await within(DurableRuns(other, [agent]).work_until_idle())
+            return "done"
+
+        counts: list[int] = []
+        agent = Agent("a", model=ScriptedModel(ToolCall("slow", {}, "c"), "end"), tools=[Tool(name="slow", run=slow)])
+        runs = DurableRuns(store, [agent])
+        run_id = await runs.submit(agent, "go")
+        await within(runs.work_until_idle())
+        assert (await runs.status(run_id)).status == "completed"
+    assert sorted(outcomes(telemetry, "invoke_agent")) == [("completed", None), ("lost", "lost")]
+
+
 async def test_a_continuation_links_to_the_decision(store: RunStore, telemetry: Captured) -> None:
     """To the span in which it was made, such as that of the request, as to the spans of results."""
     agent = Agent("a", model=ScriptedModel(list(WAITS), "end"), tools=[OWED, PAY])

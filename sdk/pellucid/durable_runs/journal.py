@@ -27,6 +27,7 @@ class StoreJournal:
     Attributes:
         run_id: Id of the durable run.
         namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
+        is_fenced: Whether a write or a renewal has found that another worker has claimed the run.
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
         trace: Trace context of the first step; None before.
     """
@@ -35,6 +36,7 @@ class StoreJournal:
         self.run_id = claim.run.id
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
+        self.is_fenced = False
         self.trace: dict[str, str] | None = None
         self._store = store
         self._claim = claim
@@ -43,6 +45,10 @@ class StoreJournal:
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
         self._failure: JournalError | None = None
+
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another worker has claimed the run."""
+        return self.is_fenced
 
     async def write(self, step: str, key: str, value: Mapping[str, Any], *, is_progress: bool = True) -> None:
         """Append a step; without an event, if it is no progress.
@@ -146,5 +152,6 @@ class StoreJournal:
         except DuplicateKey:
             raise
         except Exception as error:  # whatever it is, it must not become the result of a tool
+            self.is_fenced = self.is_fenced or isinstance(error, Fenced)
             self._failure = JournalError(step, is_fenced=isinstance(error, Fenced))
             raise self._failure from error

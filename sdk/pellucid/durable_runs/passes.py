@@ -136,13 +136,16 @@ async def _executed(
 
 async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: anyio.CancelScope) -> None:
     """Renew the lease at a third of its length; cancel the pass when the claim is lost, or the lease has ended."""
-    with anyio.move_on_after(claim.lease) as until, suppress(Fenced, UnknownRun):
-        while True:
-            await anyio.sleep(claim.lease / 3)
-            started = anyio.current_time()
-            with suppress(StoreUnavailable):
-                journal.update(await store.renew(claim))
-                until.deadline = started + claim.lease
+    with anyio.move_on_after(claim.lease) as until, suppress(UnknownRun):
+        try:
+            while True:
+                await anyio.sleep(claim.lease / 3)
+                started = anyio.current_time()
+                with suppress(StoreUnavailable):
+                    journal.update(await store.renew(claim))
+                    until.deadline = started + claim.lease
+        except Fenced:
+            journal.is_fenced = True
     scope.cancel()
 
 

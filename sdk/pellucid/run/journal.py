@@ -64,6 +64,10 @@ class Journal(Protocol):
         """Namespace of the ids of calls and approvals."""
         ...
 
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another process has claimed the run."""
+        ...
+
     async def write(self, step: str, key: str, value: Mapping[str, Any], *, is_progress: bool = True) -> None:
         """Append a step, before anything else is awaited: its value is JSON that the run may change later.
 
@@ -102,6 +106,10 @@ class NestedJournal:
     def run_id(self) -> str:
         """Id of the durable run of the outer run."""
         return self.outer.run_id
+
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another process has claimed the outer run."""
+        return self.outer.is_continued_elsewhere()
 
     async def write(self, step: str, key: str, value: Mapping[str, Any], *, is_progress: bool = True) -> None:
         """Write which calls have started and ended."""

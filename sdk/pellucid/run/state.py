@@ -230,6 +230,8 @@ class Run:
         self.halted: PolicyHalt | None = None
         self.closed = False
         self.token: EventLoopToken | None = None
+        if caller.journal is not None:
+            self.scope.is_continued_elsewhere = caller.journal.is_continued_elsewhere
         namespace = self.journal.namespace if self.journal is not None else caller.namespace
         self._namespace = namespace or uuid.UUID(self.scope.run_id)
 

@@ -201,9 +201,9 @@ class Boundary:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
         is_described = error is not None and (self.records or phase.exception is not None)
         described = self._described(error) if is_described else None
-        if scope.tracer is not None:
+        if scope.tracer is not None and not (phase.is_journalled and scope.is_continued_elsewhere()):
             scope.guarded("span", self._end_span, end, error, described)
-        if scope.is_measured:
+        if scope.is_measured and outcome != semconv.LOST:  # when its process ended is not known
             scope.guarded("metric", self._measure, end)
         if event is not None and is_emitted:
             scope.emit(event, self.span.get_span_context(), notes)

@@ -32,6 +32,7 @@ class Phase:
         output: Attribute of the recorded output.
         late: Counter of the boundaries that took longer than their `objective`, with the labels of the histogram.
         exception: Name of the log record of an exception that ends the boundary; None if there is none.
+        is_journalled: Whether the process that continues a durable run ends the span, if this one has lost the run.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Phase:
     output: str = semconv.OUTPUT
     late: semconv.Metric | None = None
     exception: str | None = None
+    is_journalled: bool = False
 
 
 SETTINGS: Final = {
@@ -88,6 +90,7 @@ RUN: Final = Phase(
     started=events.RunStarted,
     completed=events.RunCompleted,
     failed=events.RunFailed,
+    is_journalled=True,
     input=semconv.INPUT_MESSAGES,
     output=semconv.OUTPUT_MESSAGES,
 )
@@ -199,6 +202,7 @@ DISPATCH: Final = Phase(
     started=events.ToolStarted,
     completed=events.ToolCompleted,
     failed=events.ToolFailed,
+    is_journalled=True,
     input=semconv.TOOL_CALL_ARGUMENTS,
     output=semconv.TOOL_CALL_RESULT,
 )

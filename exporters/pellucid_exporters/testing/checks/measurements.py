@@ -140,7 +140,8 @@ def _expected(observed: Observed) -> Expected:
 
 def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
     attributes = seen.attributes
-    yield seen.phase.duration, {}, seen.seconds
+    if seen.outcome != semconv.LOST:
+        yield seen.phase.duration, {}, seen.seconds
     if seen.phase.name == semconv.INFERENCE:
         for kind, name in (("input", semconv.USAGE_INPUT_TOKENS), ("output", semconv.USAGE_OUTPUT_TOKENS)):
             if name in attributes:
