@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from pellucid.context import CancelToken, Identity
 from pellucid.durable import CallRecord, Claim, RunRecord, RunStore
 from pellucid.durable_runs.continuation import source_of
 from pellucid.durable_runs.journal import StoreJournal
-from pellucid.durable_runs.lost import last_span, open_spans, record
+from pellucid.durable_runs.lost import last_span, record
 from pellucid.durable_runs.records import identity_of
 from pellucid.errors import ModelError, PellucidError, RunCancelled, StoreError
 from pellucid.messages import Message
@@ -27,6 +28,8 @@ from pellucid.run.start import ResumeRequest
 from pellucid.run.state import Run
 from pellucid.telemetry import Pipeline, Scope
 
+_log = logging.getLogger("pellucid.durable_runs")
+
 
 async def record_cancelled(
     store: RunStore, agents: Mapping[str, Agent[Any, Any]], run: RunRecord, pipeline: Pipeline | None = None
@@ -35,7 +38,11 @@ async def record_cancelled(
 
     The worker that cannot be reached any longer keeps its name in the row: its pass was killed.
     """
-    steps = await store.steps(run.id, after=run.checkpoint_seq)
+    try:
+        steps, calls = await store.steps(run.id, after=run.checkpoint_seq), await store.calls(run.id)
+    except StoreError as error:  # the run is cancelled, recorded or not
+        _log.warning("durable_run.end_not_recorded run_id=%s %s", run.id, error)
+        return
     claim = Claim(
         replace(run, fence=run.fence + 1, due_at=run.updated_at),
         worker="",
@@ -43,10 +50,20 @@ async def record_cancelled(
         is_recovered=run.lease_owner is not None,
         waited=0.0,
         journal=steps,
-        calls=await store.calls(run.id),
+        calls=calls,
         expired_leases=int(run.lease_owner is not None),
     )
     record_end(store, agents, claim, RunCancelled(run.agent, run.cancel_reason), pipeline)
+
+
+async def record_finished(store: RunStore, agent: Agent[Any, Any], claim: Claim, error: Exception) -> None:
+    """Record the end of a claimed run that was finished without a pass."""
+    try:
+        calls = await store.calls(claim.run.id)
+    except StoreError as failure:  # the run is finished, recorded or not
+        _log.warning("durable_run.end_not_recorded run_id=%s %s", claim.run.id, failure)
+        return
+    record_end(store, {agent.name: agent}, replace(claim, calls=calls), error)
 
 
 def given_up(run: RunRecord) -> PellucidError:
@@ -61,7 +78,7 @@ def record_end(
     store: RunStore,
     agents: Mapping[str, Agent[Any, Any]],
     claim: Claim,
-    error: PellucidError,
+    error: Exception,
     pipeline: Pipeline | None = None,
 ) -> None:
     """Record the end of a run, of what it waited for, and of passes that were killed before; it never raises.
@@ -79,7 +96,7 @@ def record_end(
     Scope(agent=agent.name, pipeline=pipeline).guarded("span", _record_end, store, agent, claim, error)
 
 
-def _record_end(store: RunStore, agent: Agent[Any, Any], claim: Claim, error: PellucidError) -> None:
+def _record_end(store: RunStore, agent: Agent[Any, Any], claim: Claim, error: Exception) -> None:
     try:
         identity, source = identity_of(claim.run), source_of(replace(claim, journal=()))
         run = _run_of(store, agent, claim, identity, source)
@@ -94,7 +111,7 @@ def _record_end(store: RunStore, agent: Agent[Any, Any], claim: Claim, error: Pe
         end_unresumed(run, error, others)
     finally:
         detach(token)
-    record(open_spans(claim), (), identity, run.scope.pipeline, (run.setup.listeners,))
+    record(claim, run, ())
 
 
 def start_context(claim: Claim, run: Run, before: SpanContext | None) -> Context | None:

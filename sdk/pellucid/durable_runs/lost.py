@@ -9,14 +9,14 @@ from typing import Any, Final, cast
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 from pellucid import semconv
-from pellucid.context import Identity
 from pellucid.durable import CallRecord, Claim, JournalEntry
 from pellucid.durable_runs.records import span_of
 from pellucid.errors import PassLost, ToolError
 from pellucid.messages import ToolCall
 from pellucid.run.fold import INTERRUPTED
 from pellucid.run.journal import BEGUN, RESULT, STARTED
-from pellucid.telemetry import DISPATCH, RUN, Listeners, Pipeline, Scope, boundary
+from pellucid.run.state import Run
+from pellucid.telemetry import DISPATCH, RUN, Scope, boundary
 from pellucid.telemetry.restored import restored
 from pellucid.types import JSONObject, JSONValue
 
@@ -126,31 +126,23 @@ def _spans(journal: Sequence[JournalEntry], fence: int, lost_at: float, ended: _
     return list(found.values())
 
 
-def record(
-    spans: Iterable[OpenSpan],
-    calls: Iterable[ToolCall],
-    identity: Identity | None,
-    pipeline: Pipeline | None,
-    listeners: Sequence[Listeners],
-) -> None:
-    """Record spans that their process did not end, with its measurements, log lines and events.
+def record(claim: Claim, run: Run, calls: Iterable[ToolCall]) -> None:
+    """Record the spans of killed passes, with their measurements, log lines and events.
 
     Args:
-        spans: The spans.
-        calls: Calls of the last message, whose arguments are recorded.
-        identity: Identity of the run.
-        pipeline: Destination of the telemetry.
-        listeners: Listeners of the run's agent.
+        claim: Claim of the durable run.
+        run: Run of the pass that records them.
+        calls: Calls of the message at which the run was interrupted, whose arguments are recorded.
     """
     arguments = {call.id: call.arguments for call in calls}
-    for open_span in spans:
+    for open_span in open_spans(claim):
         step = open_span.step
         scope = Scope(
             agent=open_span.agent,
             run_id=step["run_id"],
-            identity=identity,
-            pipeline=pipeline,
-            listeners=listeners,
+            identity=run.scope.identity,
+            pipeline=run.scope.pipeline,
+            listeners=(run.setup.listeners,),
         )
         with restored(scope, open_span.span, open_span.parent):
             if step["step"] == BEGUN:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, Final, Literal
 
 import anyio
@@ -15,9 +15,9 @@ from pellucid.agent import Agent
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import settled_ids, source_of
-from pellucid.durable_runs.endings import given_up, record_cancelled, record_end, start_context
+from pellucid.durable_runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
 from pellucid.durable_runs.journal import StoreJournal
-from pellucid.durable_runs.lost import last_span, open_spans, record
+from pellucid.durable_runs.lost import last_span, record
 from pellucid.durable_runs.metrics import PassOutcome
 from pellucid.durable_runs.records import identity_of
 from pellucid.durable_runs.tokens import Completion
@@ -81,26 +81,37 @@ async def _run_pass(
 ) -> PassOutcome:
     if claim.run.cancel_reason is not None:
         ending = await _finish(store, claim, "cancelled", None)
-        ended = replace(claim, calls=await store.calls(claim.run.id))
-        record_end(store, {agent.name: agent}, ended, RunCancelled(agent.name, claim.run.cancel_reason))
+        await record_finished(store, agent, claim, RunCancelled(agent.name, claim.run.cancel_reason))
         return ending
     token = CancelToken()
     journal = StoreJournal(store, claim, token, completion)
-    identity, source = identity_of(claim.run), source_of(claim)
-    options: CallerOptions = {"signal": token}
-    if identity is not None:
-        options["identity"] = identity
-    run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    try:
+        identity, source = identity_of(claim.run), source_of(claim)
+        options: CallerOptions = {"signal": token}
+        if identity is not None:
+            options["identity"] = identity
+        run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    except Exception as error:  # noqa: BLE001  (the rows are damaged, or not this agent's)
+        ending = await _fail(store, claim, error)
+        await record_finished(store, agent, claim, error)
+        return ending
     calls = run.conversation.calls
     outcome = await _executed(store, claim, journal, run)
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
         return "fenced"
     if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
-        record(open_spans(claim), calls, identity, run.scope.pipeline, (run.setup.listeners,))
+        run.scope.guarded("span", record, claim, run, calls)
+    if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
+        return await _wait(store, agent, claim, journal, outcome, settled_ids(source))
+    return await _ended(store, claim, journal, run, outcome)
+
+
+async def _ended(
+    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, outcome: RunResult[Any] | Exception
+) -> PassOutcome:
+    """End a run with the outcome of a pass."""
     if isinstance(outcome, RunResult):
-        if outcome.checkpoint is not None:
-            return await _wait(store, agent, claim, journal, outcome, settled_ids(source))
         return await _finish(store, claim, "completed", {**_content(outcome), "trace": journal.trace})
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)

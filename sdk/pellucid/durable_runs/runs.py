@@ -6,7 +6,6 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +29,7 @@ from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, appr
 from pellucid.durable_runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable_runs.tokens import Completion
 from pellucid.durable_runs.worker import Worker
-from pellucid.errors import CallbackRefused, ConfigError, StoreError, UnknownRun
+from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_edited
 from pellucid.run.start import Input, conversation
@@ -221,8 +220,7 @@ class DurableRuns:
         """Cancel a run: at once, or if a worker has it, when the worker writes its next step or renews its lease."""
         cancellation = await self._store.cancel(run_id, reason, [{"type": "run.cancelled"}])
         if cancellation.outcome == "cancelled" and cancellation.run is not None:
-            with suppress(StoreError):  # the run is cancelled, recorded or not
-                await record_cancelled(self._store, self._agents, cancellation.run, self._telemetry)
+            await record_cancelled(self._store, self._agents, cancellation.run, self._telemetry)
         return cancellation
 
     # What runs wait for

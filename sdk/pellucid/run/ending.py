@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from pellucid.approvals.external import ExternalRequest
-from pellucid.errors import PellucidError
 from pellucid.run.external import adopt, apply_results
 from pellucid.run.loop import conclude, opened
 from pellucid.run.state import Run
 
 
-def end_unresumed(run: Run, error: PellucidError, others: Iterable[ExternalRequest] = ()) -> None:
+def end_unresumed(run: Run, error: Exception, others: Iterable[ExternalRequest] = ()) -> None:
     """Record a run that ends with an error before it runs anything, and all that it waited for.
 
     Args:
