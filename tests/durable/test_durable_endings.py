@@ -13,7 +13,7 @@ from pellucid import Agent, Decision, Tool, ToolCall, semconv
 from pellucid.durable_runs import DurableRuns
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
-from support.durable_agents import OWED, PAY, nothing
+from support.durable_agents import JOB, OWED, PAY, nothing
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -155,6 +155,28 @@ async def test_a_run_that_is_cancelled_while_it_waits_ends(
     assert end.context is not None
     [line] = [line for line in telemetry.logs if line["span_id"] == format_span_id(end.context.span_id)]
     assert (line["agent"], line["outcome"], line["durable_run_id"]) == ("a", "cancelled", run_id)
+
+
+async def test_a_run_that_is_given_up_ends_what_it_waits_for(location: Location) -> None:
+    """Also a call that only the killed pass has dispatched, whose own span had ended."""
+    killed = Killed()
+    async with location.open() as store:
+        model = ScriptedModel(ToolCall("job", {}, "c-job"), ToolCall("effect", {}, "c"), "end")
+        agent = Agent("a", model=model, tools=[JOB, killed.tool])
+        runs = DurableRuns(store, [agent], max_expired_leases=1)
+        run_id = await runs.submit(agent, "go")
+        exported = await killed.die(store, agent, location)
+        with capture(fixed=False) as telemetry:
+            telemetry.is_checked = False  # the span of the dispatch is another process's
+            await within(runs.work_until_idle())
+        assert (await runs.status(run_id)).error_type == "given_up"
+    [dispatch] = [span for span in exported if span.name == "execute_tool job"]
+    [wait] = telemetry.find("await_tool job")
+    assert dispatch.context is not None
+    assert wait.parent is not None
+    assert wait.parent.span_id == dispatch.context.span_id
+    assert wait.attributes[semconv.ASYNC_STATUS] == "cancelled"
+    assert outcomes(telemetry, "execute_tool") == [("failed", "interrupted")]
 
 
 async def test_a_run_whose_worker_died_and_that_is_cancelled_ends(location: Location) -> None:

@@ -85,15 +85,22 @@ class _Ended:
             and (value := cast("dict[str, Any]", entry.value)).get("step") == RESULT
             and "run_id" in value
         }
-        self._dispatched = {call.id: call.dispatched_at for call in calls}
+        dispatched = {call.id: call.dispatched_at for call in calls if call.dispatched_at is not None}
+        marked: dict[
+            str, int
+        ] = {}  # of several passes that dispatched a call, the last one before its mark has marked it
+        for entry, value in _of(journal, STARTED):
+            result_id = value.get("result_id")
+            if result_id in dispatched and entry.created_at <= dispatched[result_id]:
+                marked[result_id] = entry.seq
+        self._marked = {*marked.values()}
 
-    def has(self, entry: JournalEntry, value: Mapping[str, Any], lost_at: float) -> bool:
+    def has(self, entry: JournalEntry, value: Mapping[str, Any]) -> bool:
         """Return whether the call that a step has started has ended."""
-        dispatched_at = self._dispatched.get(value.get("result_id", ""))
         return (
             (entry.fence, value["run_id"], value["call_id"]) in self._calls
             or entry.key.removeprefix(f"{STARTED}:") in self._keys
-            or (dispatched_at is not None and dispatched_at <= lost_at)
+            or entry.seq in self._marked
         )
 
 
@@ -105,7 +112,7 @@ def _spans(journal: Sequence[JournalEntry], fence: int, lost_at: float, ended: _
     runs: dict[str, OpenSpan] = {}
     for entry, value in steps:
         span = span_of(value["trace"])
-        if span is None or (value["step"] == STARTED and ended.has(entry, value, lost_at)):
+        if span is None or (value["step"] == STARTED and ended.has(entry, value)):
             continue
         outer = runs.get(value["run_id"])
         parent = span_of(value["parent"]) if value["step"] == BEGUN else outer.span if outer is not None else None
