@@ -52,6 +52,9 @@ class Exchange:
         if tool is not None:
             self._labels |= {semconv.OPERATION_NAME: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: tool}
 
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got; of requests without a span, nowhere."""
+
     def succeeded(self, result: Any) -> None:
         """Record the response."""
         self.measure("tool_error" if messages.is_error(result) else None)
@@ -101,6 +104,10 @@ class Listing:
         )
         self.context = self._entered.boundary.context
         self._request: HubRequest | None = None
+
+    def identified(self, request_id: object) -> None:
+        """Record the id of the request for a page; the last one stays."""
+        self._entered.boundary.attributes({semconv.JSONRPC_REQUEST_ID: str(request_id)})
 
     def sent(self) -> None:
         """Note the request for a page; the first one starts that to the hub."""
@@ -162,6 +169,10 @@ class Page(Exchange):
         self.context = listing.context
         listing.sent()
 
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got."""
+        self._listing.identified(request_id)
+
     def succeeded(self, result: Any) -> None:
         """Record the response."""
         super().succeeded(result)
@@ -193,6 +204,10 @@ class Call(Exchange):
         b.input(params.arguments or {})
         self._entered = Entered(b)
         self.context = b.context
+
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got."""
+        self._entered.boundary.attributes({semconv.JSONRPC_REQUEST_ID: str(request_id)})
 
     def succeeded(self, result: Any) -> None:
         """Record the response."""
@@ -229,6 +244,10 @@ class ForeignCall(Exchange):
                 semconv.DISPATCH_MODE: "mcp",
             }
         )
+
+    def identified(self, request_id: object) -> None:
+        """Record the id that the request got."""
+        self._set({semconv.JSONRPC_REQUEST_ID: str(request_id)})
 
     def measure(self, error_type: str | None = None, code: str | None = None) -> None:
         """Record the duration of the request, and of the call unless our span of it does."""

@@ -32,6 +32,9 @@ MAX_TEXT: Final = 256
 _calling: Final[ContextVar[object]] = ContextVar("pellucid_mcp_calling", default=None)
 """Session whose `call_tool` runs in this context."""
 
+_sending: Final[ContextVar[Exchange | None]] = ContextVar("pellucid_mcp_sending", default=None)
+"""Observation of the request that this context sends."""
+
 
 class Session:
     """State of a session.
@@ -130,7 +133,13 @@ class Sessions:
                 patches.method(client, "send_discover", self._send_discover)
                 patches.method(client, "adopt", self._adopt)
 
+        def apply_ids(module: ModuleType) -> None:
+            dispatcher: Any = getattr(module, "JSONRPCDispatcher", None)
+            if hasattr(dispatcher, "_allocate_id"):  # mcp 2.x; otherwise spans have no ids of requests
+                patches.method(dispatcher, "_allocate_id", self._allocate_id)
+
         patches.plan("mcp.client.session", apply)
+        patches.plan("mcp.shared.jsonrpc_dispatcher", apply_ids)
 
     def _of(self, session: Any) -> Session:
         if (known := self._sessions.get(session)) is None:
@@ -149,7 +158,7 @@ class Sessions:
         exchange = guarded(self._start, session, *method) if method is not None else None
         if exchange is None:
             return await wrapped(*args, **kwargs)
-        token = otel_context.attach(exchange.context)
+        token, sending = otel_context.attach(exchange.context), _sending.set(exchange)
         is_abandoned = False
         try:
             result = await wrapped(*args, **kwargs)
@@ -160,8 +169,17 @@ class Sessions:
         finally:
             if not is_abandoned:
                 otel_context.detach(token)
+                _sending.reset(sending)
         guarded(exchange.succeeded, result)
         return result
+
+    def _allocate_id(
+        self, wrapped: Callable[..., Any], dispatcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        request_id = wrapped(*args, **kwargs)
+        if (exchange := _sending.get()) is not None:
+            guarded(exchange.identified, request_id)
+        return request_id
 
     def _start(self, session: Any, method: str, params: Any) -> Exchange:
         return self._of(session).exchange(method, params, is_validation=_calling.get() is session)

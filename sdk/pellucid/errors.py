@@ -410,6 +410,12 @@ class JournalError(PellucidError):
         self.is_fenced = is_fenced
 
 
+class PassLost(PellucidError):
+    """The process of a pass of a durable run ended before the pass did. Only telemetry has this error."""
+
+    error_type = "lost"
+
+
 class IdempotencyConflict(StoreError):
     """A run was submitted with an id or idempotency key of another agent or request.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,26 @@ async def check(store: RunStore, journey: Journey, run_id: str = "run") -> None:
     assert await store.list_runs() == before, where
 
 
+def check_trace(journey: Journey) -> None:
+    """Check that the spans of all processes are one tree, and that each tool that began has a span that tells it."""
+    where = f"at point {journey.kill_at}: {journey.lines}"
+    spans = {span["span"]: span for span in journey.spans}
+    assert len({span["trace"] for span in spans.values()}) == 1, where
+    absent = [span for span in spans.values() if span["parent"] is not None and span["parent"] not in spans]
+    assert absent == [], where
+    assert sum(span["parent"] is None for span in spans.values()) == 1, where
+    assert all(link in spans for span in spans.values() for link in span["links"]), where
+    began = {entry["span"]: entry["call"] for entry in journey.ledger}
+    calls = {span["span"]: span["call"] for span in spans.values() if span["name"].startswith("execute_tool")}
+    assert began.items() <= calls.items(), where
+    for span_id in calls.keys() - began.keys():
+        span = spans[span_id]
+        is_inner = span["call"] in ("c-job", "c-owed", "c-inner", "c-ask") or span["call"].startswith("status_")
+        assert is_inner or span["error"] == "interrupted", f"{where}: {span}"
+    lost = Counter(span["span"] for span in journey.spans if span["outcome"] == "lost")
+    assert all(count == 1 for count in lost.values()), where
+
+
 async def continued(location: Location, journey: Journey) -> None:
     """Continue a run whose process was killed, until it has ended."""
     journey.kill_at *= -1  # never again
@@ -85,6 +106,7 @@ async def continued(location: Location, journey: Journey) -> None:
             await go_through(store, journey)
         journey.kill_at *= -1
         await check(store, journey)
+        check_trace(journey)
 
 
 def killed(location: Location, tmp_path: Path, points: Sequence[int]) -> int:
@@ -127,3 +149,4 @@ async def test_points_of_a_run(location: Location, tmp_path: Path) -> None:
             await go_through(store, journey)
         assert 90 < journey.points < 121
         await check(store, journey)
+        check_trace(journey)

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import trustme
 
@@ -75,6 +76,26 @@ def test_an_application_that_has_run_an_agent_is_fine(doctor: Doctor) -> None:
     assert report.code == 0, report.text
     said = "\n".join(report.about("/metrics", "ok"))
     assert all(word in said for word in ("OpenMetrics", "families have samples", "exemplars", "protobuf")), report.text
+
+
+@pytest.mark.parametrize("place", ["{url}/", "/metrics/"])
+def test_a_redirect_within_the_server_is_followed(doctor: Doctor, place: str) -> None:
+    """As Prometheus does: an application mounted at `/metrics` redirects to `/metrics/`."""
+    with application() as telemetry, vendor_server() as server:
+        page = httpx.get(url(telemetry), headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+        moved = Answer(status=307, headers={"Location": place.format(url=f"{server.url}/metrics")})
+        exposed = Answer(headers={"content-type": page.headers["content-type"]}, body=[page.content])
+        server.always(lambda asked: exposed if asked.path.endswith("/") else moved)
+        report = doctor("--metrics", f"{server.url}/metrics")
+    assert report.code == 0, report.text
+
+
+def test_redirects_without_an_end_are_named(doctor: Doctor) -> None:
+    """They are followed a few times."""
+    with vendor_server() as server:
+        server.always(lambda asked: Answer(status=307, headers={"Location": "/metrics"}))
+        report = doctor("--metrics", f"{server.url}/metrics")
+    assert "answered 307" in report.about("/metrics", "wrong")[0], report.text
 
 
 def test_an_application_without_runs_is_named(doctor: Doctor) -> None:

@@ -68,6 +68,26 @@ async def test_one_hub_in_connect_list_and_call(telemetry: Captured, hub: HttpHu
     assert "secret" not in repr([(span.name, attributes(span)) for span in telemetry.spans])
 
 
+async def test_spans_have_the_ids_of_their_requests(telemetry: Captured, hub: HttpHub) -> None:
+    """As those of `MCPProvider`: of a listing, of a call, and of a call that a framework's span stands for."""
+    tracer = trace.get_tracer("framework")
+    with instrumented({"*": "ids"}):
+        async with over_http(hub.url) as session:
+            await session.initialize()
+            await session.list_tools()
+            await session.call_tool("search", {"text": "x"})
+            with tracer.start_as_current_span(
+                "execute_tool search",
+                attributes={semconv.OPERATION_NAME: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: "search"},
+            ):
+                await session.call_tool("search", {"text": "y"})
+    spans = [*telemetry.find("discover_tools ids"), *telemetry.find("execute_tool search")]
+    ids = [attributes(span).get(semconv.JSONRPC_REQUEST_ID) for span in spans]
+    assert len(ids) == 3
+    assert len({*ids}) == 3
+    assert all(isinstance(request_id, str) and request_id.isdecimal() for request_id in ids)
+
+
 async def test_pages_of_one_listing_are_one(telemetry: Captured, hub: HttpHub) -> None:
     """Each page is a request; the listing is one round trip, also if nobody asks for its second page."""
     with instrumented({"*": "pages"}):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import httpx
 import pytest
-from mcp import ClientSession, MCPError
+from mcp import Client, ClientSession, MCPError
 from mcp.shared.memory import create_client_server_memory_streams
 
 from pellucid import (
@@ -33,6 +33,7 @@ from pellucid.cli import main
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from support.hubs import names
+from support.mcp_servers import serving
 from support.ports import free_port
 from support.processes import PATIENCE
 from support.runs import results, within
@@ -209,6 +210,20 @@ def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert "401 Unauthorized" in log
     assert "Traceback" not in log
     assert "key" not in log
+
+
+@pytest.mark.anyio
+async def test_a_call_over_http_lists_nothing(telemetry: Captured) -> None:
+    """The MCP SDK checks the headers of a call against the schema that was listed last."""
+    server = mcp_server(ToolRegistry([rooms], id="rooms"))
+    with serving(server.streamable_http_app) as port:
+        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+            await client.list_tools()
+            for floor in range(3):
+                result = await within(client.call_tool("rooms", {"floor": floor}))
+                assert not result.is_error
+    assert len(telemetry.find("discover_tools rooms")) == 1
+    assert len(telemetry.find("execute_tool rooms")) == 3
 
 
 @pytest.mark.anyio

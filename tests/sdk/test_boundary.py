@@ -1,16 +1,30 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import types
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from opentelemetry import trace
+from opentelemetry.trace import format_span_id
 
-from pellucid import CapturePolicy, DiscoveryError, RunCancelled, RunTimeout, TelemetryOptions, ToolError, semconv
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    DiscoveryError,
+    RunCancelled,
+    RunTimeout,
+    TelemetryOptions,
+    Tool,
+    ToolCall,
+    ToolError,
+    semconv,
+)
 from pellucid.events import Event, ToolsDiscoveryCompleted, ToolsDiscoveryFailed, ToolsDiscoveryStarted
 from pellucid.telemetry import DISCOVERY, DISPATCH, Boundary, Scope, boundary
+from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import TICK, Captured, capture
 from support.runs import attributes, ending, span_id
 
@@ -67,6 +81,34 @@ def test_span_metric_events_and_log_line_agree(telemetry: Captured) -> None:
     assert (
         {event.iteration for event in telemetry.events} == {line["iteration"]} == {attributes(span)[semconv.ITERATION]}
     )
+
+
+async def test_instrumentation_of_logging_sees_the_span_of_the_line(telemetry: Captured) -> None:
+    """It reads the current span while a record is created: that of the boundary, also within an outer one."""
+    created: list[tuple[str, str]] = []
+
+    class Instrumented(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            current = trace.get_current_span().get_span_context()
+            created.append((format_span_id(current.span_id), record.__dict__["span_id"]))
+
+    logger, handler = logging.getLogger("pellucid"), Instrumented()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        await Agent("a", model=ScriptedModel(ToolCall("do"), "x"), tools=[Tool(name="do", run=done)]).run("go")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert len(created) == len(telemetry.spans) == 8
+    assert all(current == of_line for current, of_line in created)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def done(arguments: Any, ctx: Any) -> str:
+    """Do nothing."""
+    return "done"
 
 
 def test_what_a_sampler_may_ask_for_is_there_from_the_start(telemetry: Captured) -> None:

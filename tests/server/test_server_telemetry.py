@@ -63,6 +63,9 @@ async def test_a_request_is_a_span_between_client_and_run(scene: Scene) -> None:
             "http.response.status_code": 200,
             "url.path": "/runs",
             "url.scheme": "http",
+            "server.address": httpx.URL(BASE).host,
+            "client.address": "127.0.0.1",
+            "network.protocol.version": "1.1",
         }
         assert (status.name, (status.attributes or {})["url.path"]) == ("GET /runs/{run_id}", location)
         assert all("s3cret" not in span.to_json() for span in captured.spans)
@@ -120,6 +123,36 @@ async def test_errors(scene: Scene) -> None:
         ]
         assert (requests(captured)[1].attributes or {})["http.response.status_code"] == 500
         assert all("hunter2" not in span.to_json() for span in captured.spans)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        (b"agents.example:8080", "agents.example"),
+        (b"[::1]:80", "::1"),
+        (b"[::1]", "::1"),
+        (b"a" * 999, f"{'a' * 256}…"),
+        (b"", "s"),
+    ],
+)
+async def test_the_address_is_that_of_the_request(scene: Scene, host: bytes, address: str) -> None:
+    """Without its port; the socket's, if the request names none; bounded, because the client writes it."""
+    with capture() as captured:
+        async with scene.serve(Agent("a", model=FunctionModel(lambda _: "Hello."))):
+            request = {"type": "http", "method": "GET", "path": "/runs/x", "query_string": b"", "scheme": "http"}
+            headers = [(b"host", host)] if host else []
+            asgi = {**request, "headers": headers, "server": ("s", 80), "client": None, "http_version": "2"}
+            sent: list[Any] = []
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            await scene.app(asgi, None, send)  # type: ignore[arg-type]  # it has no body to receive
+        [span] = requests(captured)
+    attributes = dict(span.attributes or {})
+    assert attributes["network.protocol.version"] == "2"
+    assert "client.address" not in attributes
+    assert attributes["server.address"] == address
 
 
 async def test_an_application_with_instrumentation_keeps_its_own(scene: Scene) -> None:

@@ -299,8 +299,8 @@ async def test_runs_end_when_the_server_shuts_down(headers: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-def test_a_client_that_leaves_ends_its_run(accept: str) -> None:
-    """Over a real connection, with an answer that streams and one that does not."""
+def test_a_client_that_leaves_ends_its_run(accept: str, telemetry: Captured) -> None:
+    """Over a real connection, with an answer that streams and one that does not; the span of the request tells."""
     endless = Endless()
     body = b'{"input": "Hi"}'
     head = ["POST /runs HTTP/1.1", "Host: 127.0.0.1", f"Accept: {accept}", f"Content-Length: {len(body)}", "", ""]
@@ -310,6 +310,9 @@ def test_a_client_that_leaves_ends_its_run(accept: str) -> None:
             assert endless.started.wait(PATIENCE)
             assert not endless.ended.is_set()
         assert endless.ended.wait(PATIENCE)
+    [request] = telemetry.find("POST /runs")
+    found = [(request.attributes or {}).get(name) for name in ("http.response.status_code", "error.type")]
+    assert found == ([499, "client_disconnected"] if accept == "application/json" else [200, None])
 
 
 def test_agents_of_one_name() -> None:

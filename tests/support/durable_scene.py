@@ -13,15 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
-from pellucid import Agent, Decision, Message, Tool, ToolCall, ToolResult
+from pellucid import Agent, Decision, Message, TelemetryOptions, Tool, ToolCall, ToolResult, semconv
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FunctionModel
+from pellucid_exporters.recorder.providers import make_tracer_provider
 from support.nats_faults import FaultyQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid import ToolContext
     from pellucid.durable import RunStore
@@ -52,8 +57,28 @@ class Journey:
 
     def note(self, line: str) -> None:
         """Add a line to the file."""
-        with self.path.open("a") as file:
-            file.write(f"{line}\n")
+        _append(self.path, line)
+
+    def began(self, call_id: str) -> None:
+        """Note that a tool began, with its span."""
+        span_id = format_span_id(get_current_span().get_span_context().span_id)
+        _append(self.path.with_suffix(".ledger"), json.dumps({"call": call_id, "span": span_id}))
+
+    @property
+    def ledger(self) -> list[dict[str, str]]:
+        """Id of the call and of the span of each tool that began."""
+        return _read(self.path.with_suffix(".ledger"))
+
+    @property
+    def spans(self) -> list[dict[str, Any]]:
+        """The spans that all processes of the run have exported."""
+        return _read(self.path.with_suffix(".spans"))
+
+    def telemetry(self) -> TelemetryOptions:
+        """Return a pipeline that exports each span before the process does anything else."""
+        provider = make_tracer_provider(None, shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(SpanFile(self.path.with_suffix(".spans"))))
+        return TelemetryOptions(tracer_provider=provider)
 
     @property
     def lines(self) -> list[str]:
@@ -65,7 +90,46 @@ class Journey:
         return Counter(self.lines)
 
 
-def scene(journey: Journey) -> Agent:
+class SpanFile(SpanExporter):
+    """Exporter into a file that survives the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Write what the checks of traces need."""
+        for span in spans:
+            attributes = span.attributes or {}
+            assert span.context is not None
+            fields = {
+                "name": span.name,
+                "trace": format_trace_id(span.context.trace_id),
+                "span": format_span_id(span.context.span_id),
+                "parent": format_span_id(span.parent.span_id) if span.parent is not None else None,
+                "links": [format_span_id(link.context.span_id) for link in span.links],
+                "start": span.start_time,
+                "end": span.end_time,
+                "outcome": attributes.get(semconv.OUTCOME),
+                "error": attributes.get(semconv.ERROR_TYPE),
+                "call": attributes.get(semconv.TOOL_CALL_ID),
+                "run": attributes.get(semconv.RUN_ID),
+            }
+            _append(self._path, json.dumps(fields))
+        return SpanExportResult.SUCCESS
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def scene(journey: Journey, telemetry: TelemetryOptions | None = None) -> Agent:
     """Return an agent that calls all tools, then one again, and answers with what it got."""
 
     def work(name: str) -> Callable[[Any, ToolContext], Any]:
@@ -75,6 +139,7 @@ def scene(journey: Journey) -> Agent:
             principal = ctx.identity.principal if ctx.identity is not None else None
             prefix = f"{principal} " if principal is not None else ""
             journey.note(f"{prefix}{name} {ctx.tool_call_id}{suffix}")
+            journey.began(ctx.tool_call_id)
             journey.point(f"{name} ends")
             return f"{name} done"
 
@@ -108,7 +173,7 @@ def scene(journey: Journey) -> Agent:
         Tool(name="pay", run=work("pay"), needs_approval=True),
         clerk.as_tool("ask"),
     ]
-    return Agent("scene", model=FunctionModel(answer), tools=tools)
+    return Agent("scene", model=FunctionModel(answer), tools=tools, telemetry=telemetry)
 
 
 def _is_delivery(message: Message) -> bool:
@@ -138,8 +203,9 @@ def watch(store: RunStore, journey: Journey) -> None:
 
 async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, lease: float = 5.0) -> None:
     """Work on the run until it has ended, and settle what it waits for."""
-    agent = scene(journey)
-    runs = DurableRuns(store, [agent], lease=lease)
+    telemetry = journey.telemetry()
+    agent = scene(journey, telemetry)
+    runs = DurableRuns(store, [agent], lease=lease, telemetry=telemetry)
     await runs.submit(agent, "go", run_id=run_id)
     while not (state := await runs.status(run_id)).is_over:
         if await runs.work_until_idle() == 0 and state.status == "running":

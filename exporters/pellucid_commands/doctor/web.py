@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
+from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3.exceptions
@@ -59,6 +60,10 @@ class Trouble:
     text: str
 
 
+_MAX_REDIRECTS: Final = 3
+"""Redirects that are followed, such as from `/metrics` to the application that is mounted there."""
+
+
 class Unreachable(Exception):
     """Error of a request without a response.
 
@@ -77,19 +82,30 @@ class Page:
 
     Attributes:
         content_type: Content type in lower case.
+        location: URL of the same server to which it redirects; None if it does not.
     """
 
     status: int
     content_type: str
     text: str
+    location: str | None = None
 
 
 def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = None) -> Page:
-    """Request a page, limited to `setup.timeout` seconds and a maximum size.
+    """Request a page, limited to `setup.timeout` seconds and a maximum size; follow redirects within its server.
 
     Raises:
         Unreachable: there is no response.
     """
+    page = _fetch(url, setup, accept, token)
+    for _ in range(_MAX_REDIRECTS):
+        if page.location is None:
+            break
+        page = _fetch(page.location, setup, accept, token)
+    return page
+
+
+def _fetch(url: str, setup: Setup, accept: str, token: str | None) -> Page:
     headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
     deadline = time.monotonic() + setup.timeout
     try:
@@ -100,11 +116,19 @@ def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = No
             ) as answer,
         ):
             body = b"".join(_read(answer, deadline))
-            return Page(
-                answer.status_code, answer.headers.get("Content-Type", "").lower(), body.decode(errors="replace")
-            )
+            kind, text = answer.headers.get("Content-Type", "").lower(), body.decode(errors="replace")
+            return Page(answer.status_code, kind, text, _location(url, answer))
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise Unreachable(why(error, setup.timeout)) from error
+
+
+def _location(url: str, answer: requests.Response) -> str | None:
+    """Return where a response redirects to, if that is on the same server: others must not get the token."""
+    if not answer.is_redirect:
+        return None
+    location = urljoin(url, answer.headers["Location"])
+    here, there = urlsplit(url), urlsplit(location)
+    return location if (here.scheme, here.netloc) == (there.scheme, there.netloc) else None
 
 
 def unreachable(about: str, url: str, trouble: Trouble) -> Finding:

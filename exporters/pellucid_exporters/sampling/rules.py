@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Reason: TypeAlias = Literal["failed", "slow", "costly", "fault", "share", "shutdown", "dropped"]
 """Reason why a run was kept or dropped; values of `pellucid.sampling.reason`."""
 
-_BAD_OUTCOMES: Final = (semconv.FAILED, semconv.TIMEOUT)
+_BAD_OUTCOMES: Final = (semconv.FAILED, semconv.TIMEOUT, semconv.LOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,12 @@ STATUSES: Final = (
     semconv.FAILED,
     semconv.TIMEOUT,
     semconv.CANCELLED,
+    semconv.LOST,
     INTERRUPTED,
 )
 """Statuses of runs."""
 
-FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
+FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, semconv.LOST, "error", INTERRUPTED})
 """Statuses of runs and spans that went wrong."""
 
 PART_OF: Final[Mapping[str, tuple[str, str]]] = {

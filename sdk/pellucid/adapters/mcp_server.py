@@ -67,7 +67,13 @@ def mcp_server(provider: ToolProvider[None], *, name: str | None = None, version
             result = await source.call_tool(params.name, params.arguments or {})
         return CallToolResult.model_validate(mcp_result(result))
 
-    return Server(name or source.id, version=version, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        name or source.id,
+        version=version,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=source.listed_schema,  # otherwise the SDK lists the tools before each call over HTTP
+    )
 
 
 @contextmanager

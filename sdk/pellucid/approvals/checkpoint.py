@@ -245,7 +245,6 @@ class Resumption:
         late: External results that come too late.
         waiting: Approvals that stay pending.
         still_paused: Checkpoints of sub-agents that stay paused, by ids of calls.
-        links: Spans that the run links to.
         is_claimed: Whether the checkpoint was claimed. Until then nothing was run, and it can be resumed again.
     """
 
@@ -258,7 +257,6 @@ class Resumption:
     waiting: Sequence[ApprovalRequest]
     still_paused: Mapping[str, JSONObject]
     claims: Claims | None
-    links: Sequence[SpanContext] = ()
     is_claimed: bool = False
 
 

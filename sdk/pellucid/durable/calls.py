@@ -7,21 +7,24 @@ from typing import Any, Final, Literal
 
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import CallKind, CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
-from pellucid.durable.runs import BATCH, advance, insert_calls, write_events
+from pellucid.durable.runs import BATCH, Entries, advance, insert_calls, write_entries, write_events
 from pellucid.durable.values import Row, call_record, digest_of, dump_optional
 from pellucid.types import JSONObject, JSONValue
 
 _EXPIRED: Final = digest_of("expired", None)
 
 
-def register(tx: Transaction, claim: Claim, calls: Sequence[NewCall], events: Sequence[JSONValue]) -> Lease:
+def register(
+    tx: Transaction, claim: Claim, calls: Sequence[NewCall], entries: Entries, events: Sequence[JSONValue]
+) -> Lease:
     """Insert calls and count them as pending."""
     if tx.is_repeat:
         row = tx.one("find_call", id=calls[0].id)
         if row is not None and row["run_id"] == claim.run.id:
             return advance(tx, claim)
-    lease = advance(tx, claim, entries=len(calls) + len(events), calls=len(calls))
+    lease = advance(tx, claim, entries=len(entries) + len(calls) + len(events), calls=len(calls))
     insert_calls(tx, claim, lease.seq - len(events), calls)
+    write_entries(tx, claim.run.id, claim.run.fence, lease.seq - len(events) - len(calls), entries)
     write_events(tx, claim.run.id, lease.seq, events)
     return lease
 

@@ -45,6 +45,11 @@ def journal(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...
     return tuple(map(journal_entry, tx.all("list_journal", run_id=run_id, after=after)))
 
 
+def steps(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
+    """Return journal entries without content."""
+    return tuple(map(journal_entry, tx.all("list_steps", run_id=run_id, after=after)))
+
+
 def call(tx: Transaction, call_id: str) -> CallRecord | None:
     """Return a call."""
     row = tx.one("find_call", id=call_id)

@@ -240,6 +240,8 @@ class Claim:
         waited: Seconds for which the run was due, or its lease had expired.
         journal: Entries that the checkpoint does not contain, in order.
         calls: All calls of the run, in order of registration.
+        expired_leases: Leases of the run that have expired in a row without progress, the one before this claim
+            included.
     """
 
     run: RunRecord
@@ -249,6 +251,7 @@ class Claim:
     waited: float
     journal: tuple[JournalEntry, ...]
     calls: tuple[CallRecord, ...]
+    expired_leases: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,12 @@ def claim_run(
 def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_leases: int | None) -> Claim:
     is_recovered, waited = row["expired_leases"] > 0, row["updated_at"] - row["due_at"]
     if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
-        row = _give_up(tx, row)  # its journal is not read: that may be what ends the processes
-        return Claim(run_record(row), worker, lease, is_recovered, waited, journal=(), calls=())
+        expired_leases, due_at = row["expired_leases"], row["due_at"]
+        row = {**_give_up(tx, row), "due_at": due_at}  # its content is not read: that may be what ends the processes
+        steps = tx.all("list_steps", run_id=row["id"], after=row["checkpoint_seq"])
+        journal = tuple(map(journal_entry, steps))
+        calls = tuple(map(call_record, tx.all("list_calls", run_id=row["id"])))
+        return Claim(run_record(row), worker, lease, is_recovered, waited, journal, calls, expired_leases)
     return Claim(
         run_record(row),
         worker,
@@ -91,6 +95,7 @@ def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_lea
         waited,
         journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
         calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+        expired_leases=row["expired_leases"],
     )
 
 
@@ -105,8 +110,11 @@ def _give_up(tx: Transaction, row: Row) -> Row:
     return tx.all("find_run", id=row["id"])[0]
 
 
-def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0) -> Lease:
-    """Renew the lease and make room for journal entries, events and pending calls."""
+def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0, is_progress: bool = True) -> Lease:
+    """Renew the lease and make room for journal entries, events and pending calls.
+
+    Entries that are no progress leave the number of leases that have expired in a row as it is.
+    """
     row = tx.one(
         "advance_claimed",
         id=claim.run.id,
@@ -114,21 +122,24 @@ def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0) 
         lease=claim.lease,
         entries=entries,
         calls=calls,
+        is_progress=int(is_progress and entries > 0),
     )
     if row is None:
         raise fenced(tx, claim)
     return Lease(seq=row["last_seq"], until=row["lease_until"], cancel_reason=row["cancel_reason"])
 
 
-def append(tx: Transaction, claim: Claim, key: str, value: JSONValue, events: Sequence[JSONValue]) -> Lease:
+def append(
+    tx: Transaction, claim: Claim, key: str, value: JSONValue, events: Sequence[JSONValue], *, is_progress: bool = True
+) -> Lease:
     """Write a journal entry, with its events."""
     if tx.is_repeat:
         row = tx.one("find_entry", run_id=claim.run.id, key=storable(key))
         if row is not None and row["fence"] == claim.run.fence:
             return replace(advance(tx, claim), seq=row["seq"])
-    lease = advance(tx, claim, entries=1 + len(events))
+    lease = advance(tx, claim, entries=1 + len(events), is_progress=is_progress)
     seq = lease.seq - len(events)
-    _write_entries(tx, claim.run.id, claim.run.fence, seq, {key: value})
+    write_entries(tx, claim.run.id, claim.run.fence, seq, {key: value})
     write_events(tx, claim.run.id, lease.seq, events)
     return replace(lease, seq=seq)
 
@@ -163,7 +174,7 @@ def end_pass(
         tx.notify_due(row["agent"], run_id, claim.run.fence)
     _call_back(tx, run_id, row)
     last_seq = row["last_seq"]
-    _write_entries(tx, run_id, claim.run.fence, last_seq - len(events) - len(calls), entries)
+    write_entries(tx, run_id, claim.run.fence, last_seq - len(events) - len(calls), entries)
     insert_calls(tx, claim, last_seq - len(events), calls)
     write_events(tx, run_id, last_seq, events)
     tx.notify_events(run_id)
@@ -200,7 +211,7 @@ def _end(
     row = tx.one("finish", id=run_id, fence=fence, status=status, result=dump_optional(result), entries=number)
     if row is None:
         return None
-    _write_entries(tx, run_id, fence, row["last_seq"] - len(events), entries)
+    write_entries(tx, run_id, fence, row["last_seq"] - len(events), entries)
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_events(run_id)
     _call_back(tx, run_id, row)
@@ -286,7 +297,7 @@ def _status_after(tx: Transaction, claim: Claim) -> str:
     return str(row["status"])
 
 
-def _write_entries(tx: Transaction, run_id: str, fence: int, last_seq: int, entries: Entries) -> None:
+def write_entries(tx: Transaction, run_id: str, fence: int, last_seq: int, entries: Entries) -> None:
     """Insert journal entries; the last one gets `last_seq`."""
     for seq, (key, value) in enumerate(entries.items(), last_seq - len(entries) + 1):
         row = tx.one("insert_journal", run_id=run_id, seq=seq, key=storable(key), value=dump(value), fence=fence)

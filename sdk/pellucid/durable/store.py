@@ -154,18 +154,36 @@ class RunStore(CallbackMethods):
         """
         return await self._write(partial(runs.append, claim=claim, key=key, value=value, events=events))
 
-    async def register(self, claim: Claim, new_calls: Sequence[NewCall], events: Sequence[JSONValue] = ()) -> Lease:
+    async def note(self, claim: Claim, key: str, value: JSONValue) -> Lease:
+        """Write a journal entry that is no progress: leases that expire in a row are counted on. See `append`."""
+        write = partial(runs.append, claim=claim, key=key, value=value, events=(), is_progress=False)
+        return await self._write(write)
+
+    async def register(
+        self,
+        claim: Claim,
+        new_calls: Sequence[NewCall],
+        events: Sequence[JSONValue] = (),
+        *,
+        entries: Mapping[str, JSONValue] = _NO_ENTRIES,
+    ) -> Lease:
         """Register calls as processing, before they are dispatched, and renew the lease.
 
         The run does not become due before all of them are settled.
 
+        Args:
+            claim: The claim that dispatches the calls.
+            new_calls: The calls.
+            events: Events written in the same commit.
+            entries: Journal entries by key, written in the same commit.
+
         Raises:
             Fenced: the claim was lost; no call was registered.
-            DuplicateKey: a call has an id that exists; no call was registered.
+            DuplicateKey: a call has an id that exists, or the run has an entry of such a key; no call was registered.
         """
         if not new_calls:
             raise ConfigError("register: there are no calls to register")
-        return await self._write(partial(calls.register, claim=claim, calls=new_calls, events=events))
+        return await self._write(partial(calls.register, claim=claim, calls=new_calls, entries=entries, events=events))
 
     async def end_pass(
         self,
@@ -279,6 +297,10 @@ class RunStore(CallbackMethods):
             UnknownRun: there is no run `after`.
         """
         return await self._read(partial(queries.list_runs, status=status, limit=limit, after=after))
+
+    async def steps(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
+        """Return the entries of a run's journal about what has started and ended; those of results without content."""
+        return await self._read(partial(queries.steps, run_id=run_id, after=after))
 
     async def journal(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
         """Return the journal of a run, also entries that a checkpoint contains."""

@@ -13,7 +13,7 @@ from pellucid.approvals.external import CallStatus, ExternalResult, expired_text
 from pellucid.durable import CallRecord, Claim, RunRecord
 from pellucid.durable_runs.records import identity_of, span_of
 from pellucid.messages import Message, load_messages
-from pellucid.run.fold import fold
+from pellucid.run.fold import changes_state, fold
 from pellucid.run.start import ResumeRequest
 
 
@@ -24,7 +24,8 @@ def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
         CheckpointError, ConfigError: the checkpoint or the journal is damaged.
     """
     run, calls = claim.run, {call.id: call for call in claim.calls}
-    entries = [(value["step"], value) for value in (cast("dict[str, Any]", entry.value) for entry in claim.journal)]
+    values = [cast("dict[str, Any]", entry.value) for entry in claim.journal]
+    entries = [(value["step"], value) for value in values if changes_state(value)]
     if run.checkpoint is None and not entries:
         return load_messages(_request(run)["messages"])
     start = Checkpoint.from_dict(run.checkpoint) if run.checkpoint is not None else _first(run)
@@ -35,12 +36,13 @@ def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
         for request in state.approvals
         if (call := calls.get(request.approval_id)) is not None and call.status == "completed"
     ]
+    decided = [calls[decision.approval_id] for decision in decisions]
     settled = [
         call
         for request in state.all_external
         if request.result is None and (call := calls.get(request.result_id)) is not None and call.status != "processing"
     ]
-    links = [span for call in settled if (span := span_of(call.settlement_trace)) is not None]
+    links = [span for call in (*decided, *settled) if (span := span_of(call.settlement_trace)) is not None]
     results = [_result(call) for call in settled]
     folded = replace(folded, checkpoint=state) if folded is not None else None
     return ResumeRequest(state, decisions, results, None, folded, links)

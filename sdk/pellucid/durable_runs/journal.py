@@ -15,7 +15,7 @@ from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import DuplicateKey, Fenced, JournalError
-from pellucid.run.journal import ANSWER, Registration
+from pellucid.run.journal import ANSWER, BEGUN, STARTED, Registration
 from pellucid.types import JSONObject
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ class StoreJournal:
     Attributes:
         run_id: Id of the durable run.
         namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
+        is_fenced: Whether a write or a renewal has found that another worker has claimed the run.
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
         trace: Trace context of the first step; None before.
     """
@@ -35,6 +36,7 @@ class StoreJournal:
         self.run_id = claim.run.id
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
+        self.is_fenced = False
         self.trace: dict[str, str] | None = None
         self._store = store
         self._claim = claim
@@ -44,8 +46,12 @@ class StoreJournal:
         self._registered_now: set[str] = set()
         self._failure: JournalError | None = None
 
-    async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
-        """Append a step.
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another worker has claimed the run."""
+        return self.is_fenced
+
+    async def write(self, step: str, key: str, value: Mapping[str, Any], *, is_progress: bool = True) -> None:
+        """Append a step; without an event, if it is no progress.
 
         Raises:
             JournalError: nothing was written.
@@ -53,24 +59,36 @@ class StoreJournal:
         """
         self.trace = self.trace or trace_of(get_current_span().get_span_context())
         name = f"{step}:{key}"
-        # A call can start again in a later claim, when its sub-agent resumes; each answer is given once.
-        unique = name if step == ANSWER else f"{name}:{self._claim.run.fence}"
+        unique, entry = self._entry(step, key, value)
         event: JSONObject = {"type": f"step.{step}", "key": key}
-        entry = Encoded(to_text({"step": step, **value}))
-        self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))
+        append = partial(self._store.append, self._claim, unique, entry, [event])
+        note = partial(self._store.note, self._claim, unique, entry)
+        self.update(await self._guarded(name, append if is_progress else note))
 
-    async def register(self, request: ExternalRequest) -> Registration:
+    def _entry(self, step: str, key: str, value: Mapping[str, Any]) -> tuple[str, Encoded]:
+        """Return key and value of a journal entry."""
+        # A call can start again in a later claim, when its sub-agent resumes; each answer is given once.
+        unique = f"{step}:{key}" if step == ANSWER else f"{step}:{key}:{self._claim.run.fence}"
+        if step == BEGUN:  # whether the pass before was killed, and when its lease had ended
+            value = {**value, "expired_leases": self._claim.expired_leases, "due_at": self._claim.run.due_at}
+        return unique, Encoded(to_text({"step": step, **value}))
+
+    async def register(self, request: ExternalRequest, key: str, started: Mapping[str, Any]) -> Registration:
         """Register a call before its dispatch; return its state in an earlier pass.
 
         Raises:
             JournalError: nothing was written.
         """
-        call = self._calls.get(request.result_id) or await self._registered(request)
+        call = self._calls.get(request.result_id)
+        is_known = call is not None
+        call = call or await self._registered(request, key, started)
         if call is None or (call.dispatched_at is None and call.status == "processing"):
+            if is_known:
+                await self.write(STARTED, key, started, is_progress=False)
             return "new"
         return "settled" if call.dispatched_at is None else "dispatched"
 
-    async def _registered(self, request: ExternalRequest) -> CallRecord | None:
+    async def _registered(self, request: ExternalRequest, key: str, started: Mapping[str, Any]) -> CallRecord | None:
         """Register a call; return the one of this id that exists, or None if it is new."""
         timeout = request.deadline - request.dispatched_at if request.deadline is not None else None
         call = NewCall(
@@ -85,7 +103,9 @@ class StoreJournal:
         name = f"register {call.id}"
         self._registered_now.add(call.id)
         try:
-            self.update(await self._guarded(name, partial(self._store.register, self._claim, [call], [event])))
+            register = partial(self._store.register, self._claim, [call], [event])
+            unique, entry = self._entry(STARTED, key, started)
+            self.update(await self._guarded(name, partial(register, entries={unique: entry})))
         except DuplicateKey:
             return await self._guarded(name, partial(self._store.call, call.id))
         return None
@@ -132,5 +152,6 @@ class StoreJournal:
         except DuplicateKey:
             raise
         except Exception as error:  # whatever it is, it must not become the result of a tool
+            self.is_fenced = self.is_fenced or isinstance(error, Fenced)
             self._failure = JournalError(step, is_fenced=isinstance(error, Fenced))
             raise self._failure from error

@@ -6,17 +6,18 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import anyio
 from opentelemetry.context import attach, detach
 
 from pellucid.agent import Agent
-from pellucid.approvals.checkpoint import context_of
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import settled_ids, source_of
+from pellucid.durable_runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
 from pellucid.durable_runs.journal import StoreJournal
+from pellucid.durable_runs.lost import last_span, record
 from pellucid.durable_runs.metrics import PassOutcome
 from pellucid.durable_runs.records import identity_of
 from pellucid.durable_runs.tokens import Completion
@@ -53,7 +54,8 @@ async def run_pass(
     If the worker is cancelled, the run is due again at once.
     """
     if claim.run.status == "failed":  # the store has given it up
-        _log.error("durable_run.given_up run_id=%s", claim.run.id)
+        record_end(store, {agent.name: agent}, claim, given_up(claim.run))
+        _log.error("durable_run.given_up run_id=%s agent=%s", claim.run.id, agent.name)
         return "failed"
     try:
         return await _run_pass(store, agent, claim, deps, completion)
@@ -78,21 +80,38 @@ async def _run_pass(
     store: RunStore, agent: Agent[Any, Any], claim: Claim, deps: Any, completion: Completion | None = None
 ) -> PassOutcome:
     if claim.run.cancel_reason is not None:
-        return await _finish(store, claim, "cancelled", None)
+        ending = await _finish(store, claim, "cancelled", None)
+        await record_finished(store, agent, claim, RunCancelled(agent.name, claim.run.cancel_reason))
+        return ending
     token = CancelToken()
     journal = StoreJournal(store, claim, token, completion)
-    identity, source = identity_of(claim.run), source_of(claim)
-    options: CallerOptions = {"signal": token}
-    if identity is not None:
-        options["identity"] = identity
-    run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    try:
+        identity, source = identity_of(claim.run), source_of(claim)
+        options: CallerOptions = {"signal": token}
+        if identity is not None:
+            options["identity"] = identity
+        run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    except Exception as error:  # noqa: BLE001  (the rows are damaged, or not this agent's)
+        ending = await _fail(store, claim, error)
+        await record_finished(store, agent, claim, error)
+        return ending
+    calls = run.conversation.calls
     outcome = await _executed(store, claim, journal, run)
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
         return "fenced"
+    if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
+        run.scope.guarded("span", record, claim, run, calls)
+    if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
+        return await _wait(store, agent, claim, journal, outcome, settled_ids(source))
+    return await _ended(store, claim, journal, run, outcome)
+
+
+async def _ended(
+    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, outcome: RunResult[Any] | Exception
+) -> PassOutcome:
+    """End a run with the outcome of a pass."""
     if isinstance(outcome, RunResult):
-        if outcome.checkpoint is not None:
-            return await _wait(store, claim, journal, outcome, settled_ids(source))
         return await _finish(store, claim, "completed", {**_content(outcome), "trace": journal.trace})
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
@@ -111,9 +130,7 @@ async def _executed(
 ) -> RunResult[Any] | Exception | None:
     """Return the outcome of a run, or None if its claim was lost."""
     outcome: RunResult[Any] | Exception | None = None
-    context = (
-        context_of(cast("dict[str, str]", claim.run.trace)) if claim.run.trace and run.resumption is None else None
-    )
+    context = start_context(claim, run, last_span(claim))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_renew, store, claim, journal, tasks.cancel_scope)
         attached = attach(context) if context is not None else None
@@ -130,18 +147,26 @@ async def _executed(
 
 async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: anyio.CancelScope) -> None:
     """Renew the lease at a third of its length; cancel the pass when the claim is lost, or the lease has ended."""
-    with anyio.move_on_after(claim.lease) as until, suppress(Fenced, UnknownRun):
-        while True:
-            await anyio.sleep(claim.lease / 3)
-            started = anyio.current_time()
-            with suppress(StoreUnavailable):
-                journal.update(await store.renew(claim))
-                until.deadline = started + claim.lease
+    with anyio.move_on_after(claim.lease) as until, suppress(UnknownRun):
+        try:
+            while True:
+                await anyio.sleep(claim.lease / 3)
+                started = anyio.current_time()
+                with suppress(StoreUnavailable):
+                    journal.update(await store.renew(claim))
+                    until.deadline = started + claim.lease
+        except Fenced:
+            journal.is_fenced = True
     scope.cancel()
 
 
 async def _wait(
-    store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any], settled: Collection[str]
+    store: RunStore,
+    agent: Agent[Any, Any],
+    claim: Claim,
+    journal: StoreJournal,
+    result: RunResult[Any],
+    settled: Collection[str],
 ) -> PassOutcome:
     """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer.
 
@@ -150,6 +175,7 @@ async def _wait(
 
     Args:
         store: The store.
+        agent: The run's agent.
         claim: The claim that ran the pass.
         journal: Its journal.
         result: Result with a checkpoint.
@@ -184,7 +210,11 @@ async def _wait(
         events=[*requested, {"type": "run.waiting", "status": result.status}],
         cancellation_events=[{"type": "run.cancelled"}],
     )
-    return "cancelled" if end == "cancelled" else "waiting"
+    if end != "cancelled":
+        return "waiting"
+    if (run := await store.run(claim.run.id)) is not None:
+        await record_cancelled(store, {agent.name: agent}, run)
+    return "cancelled"
 
 
 def _content(result: RunResult[Any]) -> JSONObject:

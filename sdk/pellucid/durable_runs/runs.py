@@ -22,6 +22,7 @@ from pellucid.durable import CallbackRecord, CallRecord, Cancellation, Recovery,
 from pellucid.durable.records import FINAL
 from pellucid.durable_runs.callbacks.deliverer import Deliverer
 from pellucid.durable_runs.callbacks.options import Callbacks
+from pellucid.durable_runs.endings import record_cancelled
 from pellucid.durable_runs.metrics import StoreMetrics
 from pellucid.durable_runs.queue import WorkQueue
 from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
@@ -97,6 +98,7 @@ class DurableRuns:
         if max_expired_leases is not None and max_expired_leases < 1:
             raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
         self._store = store
+        self._telemetry = telemetry
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
         claims = Claims(
             store=store,
@@ -216,7 +218,10 @@ class DurableRuns:
 
     async def cancel(self, run_id: str, reason: str) -> Cancellation:
         """Cancel a run: at once, or if a worker has it, when the worker writes its next step or renews its lease."""
-        return await self._store.cancel(run_id, reason, [{"type": "run.cancelled"}])
+        cancellation = await self._store.cancel(run_id, reason, [{"type": "run.cancelled"}])
+        if cancellation.outcome == "cancelled" and cancellation.run is not None:
+            await record_cancelled(self._store, self._agents, cancellation.run, self._telemetry)
+        return cancellation
 
     # What runs wait for
 

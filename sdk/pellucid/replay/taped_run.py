@@ -17,7 +17,7 @@ from pellucid.replay.tape import INTERRUPTED, Tape, TapedSpan
 from pellucid.tools.names import ASYNC_STATUS
 
 _BOUNDARIES: Final = (semconv.DISCOVERY, semconv.INFERENCE, semconv.DISPATCH)
-STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, INTERRUPTED, "running")
+STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, semconv.LOST, INTERRUPTED, "running")
 """Outcomes of a run or span that did not come to its end by itself."""
 
 

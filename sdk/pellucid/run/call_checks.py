@@ -59,15 +59,18 @@ class Call:
         return self.request.id
 
     @property
-    def must_not_repeat(self) -> bool:
-        """Whether the call is about to run a tool that may not run twice."""
+    def runs_here(self) -> bool:
+        """Whether the call is about to run a tool of the application, in this process."""
         if self.binding is None or self.denied is not None or not isinstance(self.arguments, dict):
             return False
         tool = self.binding.tool
         is_refused = self.approval is not None and self.approval.error is not None
-        return not (
-            is_refused or tool.idempotent or tool.execution == "external-dispatch" or isinstance(tool, MetaTool)
-        )
+        return not (is_refused or tool.execution == "external-dispatch" or isinstance(tool, MetaTool))
+
+    @property
+    def must_not_repeat(self) -> bool:
+        """Whether the call is about to run a tool that may not run twice."""
+        return self.runs_here and self.binding is not None and not self.binding.tool.idempotent
 
 
 def bind(

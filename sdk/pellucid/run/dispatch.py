@@ -21,11 +21,11 @@ from pellucid.run.background import callbacks, new_call, start
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, permit, resolve
 from pellucid.run.external import enqueued, external_call, new_request
 from pellucid.run.invocation import function_of, observed_call, out_of_time, progress_of
-from pellucid.run.journal import Journal
+from pellucid.run.journal import Journal, Registration
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
-from pellucid.run.steps import write_result, write_started
+from pellucid.run.steps import started, write_result, write_started
 from pellucid.run.tool_results import failure_of, result_of, with_note
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
@@ -129,6 +129,8 @@ async def _journalled(run: Run, call: Call) -> _Outcome:
     """Run one call, and write its outcome to the journal of a durable run, outside of the call's boundary."""
     outcome = await _execute(run, call)
     if run.journal is not None:
+        if isinstance(outcome, Enqueued) and outcome.is_new:
+            await shielded(run.journal.dispatched, outcome.request.result_id)
         await write_result(run, call.id, outcome)
     return outcome
 
@@ -142,13 +144,12 @@ async def _execute(run: Run, call: Call) -> _Outcome:
         return decided
     call = decided
     note = call.approval.note if call.approval is not None else None
-    if run.journal is not None and call.must_not_repeat:
-        with _recorded(run, call):
-            await write_started(run, call.id, call.request.name)
-            await checkpoint()  # no tool begins in a run that was stopped meanwhile: its result would be lost
-        run.check_open()
     with _observed(run, call) as b:
         b.input(call.request.arguments)
+        if run.journal is not None and call.runs_here:
+            await write_started(run, b, call.id, call.request.name, can_repeat=not call.must_not_repeat)
+            await checkpoint()  # no tool begins in a run that was stopped meanwhile: its result would be lost
+            run.check_open()
         try:
             if call.approval is not None:
                 apply_decision(run, b, call.approval)
@@ -269,10 +270,15 @@ async def _enqueue(
     run: Run, b: Boundary, request: ExternalRequest, work: Callable[[], Awaitable[object]]
 ) -> JSONObject | Enqueued:
     """Hand work to another process; in a durable run, only once the call is registered, and once only."""
-    registration = await run.journal.register(request) if run.journal is not None else "new"
+    registration: Registration = "new"
+    if run.journal is not None:
+        key, value = started(run, b, request.tool_call_id, request.tool_name, can_repeat=True)
+        if request.takes_place:  # its mark says that its span has ended; other calls have a result
+            value["result_id"] = request.result_id
+        registration = await run.journal.register(request, key, value)
     if registration == "new":
         await work()
-        if run.journal is not None:
+        if run.journal is not None and not request.takes_place:  # otherwise once its span has ended
             return await shielded(_mark_dispatched, run, run.journal, b, request)
     return enqueued(run, b, request, registration)
 

@@ -69,7 +69,7 @@ def enqueued(run: Run, b: Boundary, request: ExternalRequest, registration: Regi
         register(run, b, call, request.deadline)
     if registration != "new":
         run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
-    return Enqueued(request) if request.takes_place else pending_result(call.facts)
+    return Enqueued(request, is_new=registration == "new") if request.takes_place else pending_result(call.facts)
 
 
 def restore(run: Run, checkpoint: Checkpoint) -> None:
@@ -84,6 +84,11 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
             call.status = result.status
             call.response = request.content_parts or to_response(result.content, run.limits.max_result_bytes)
             run.async_calls.end(request, result)
+
+
+def adopt(run: Run, requests: Iterable[ExternalRequest]) -> None:
+    """Add calls that an earlier pass has dispatched to those that the run waits for."""
+    run.async_calls.by_id.update({request.result_id: _call(request) for request in requests})
 
 
 def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:

@@ -14,7 +14,7 @@ from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.messages import ToolResult, dump_part, load_part
 from pellucid.models import ModelResponse
-from pellucid.run.journal import ANSWER, STARTED, Folded
+from pellucid.run.journal import ANSWER, BEGUN, STARTED, Folded
 from pellucid.run.tool_results import with_note
 from pellucid.types import JSONObject
 
@@ -25,12 +25,17 @@ INTERRUPTED: Final = (
 """Result of a call that had started in a process that ended, of a tool that is not idempotent."""
 
 
+def changes_state(step: Mapping[str, Any]) -> bool:
+    """Return whether a step changes from what state a run continues; others are about spans only."""
+    return not (step["step"] == BEGUN or step.get("is_nested") or step.get("can_repeat"))
+
+
 def fold(start: Checkpoint, entries: Sequence[tuple[str, Mapping[str, Any]]], registered: Collection[str]) -> Folded:
     """Return the state after these journal entries.
 
     Args:
         start: Checkpoint of the last pass, or the input of the run.
-        entries: Kind and value of each step since, in order.
+        entries: Kind and value of each step since that changes the state, in order.
         registered: Result ids of the calls of other processes; others ran in the background of a process that ended.
     """
     state, started, counted = start, dict[str, str](), 0

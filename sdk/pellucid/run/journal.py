@@ -14,8 +14,11 @@ from pellucid.models import ModelResponse
 ANSWER: Final = "answer"
 """Step: the model has answered. Its messages are all those since the answer before."""
 
+BEGUN: Final = "begun"
+"""Step: a pass has started. It has the ids of the pass's span, for the process that finds the pass killed."""
+
 STARTED: Final = "started"
-"""Step: a tool that is not idempotent is about to run."""
+"""Step: a tool is about to run, within a span of these ids."""
 
 RESULT: Final = "result"
 """Step: a call has its result, or its sub-agent has paused."""
@@ -61,18 +64,23 @@ class Journal(Protocol):
         """Namespace of the ids of calls and approvals."""
         ...
 
-    async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another process has claimed the run."""
+        ...
+
+    async def write(self, step: str, key: str, value: Mapping[str, Any], *, is_progress: bool = True) -> None:
         """Append a step, before anything else is awaited: its value is JSON that the run may change later.
 
         Args:
             step: Kind of the step.
             key: Unique among the steps of its kind in a pass.
             value: JSON, with states of the run as `Checkpoint.partial` returns them.
+            is_progress: Whether a pass that continues after this step starts from another state than before it.
         """
         ...
 
-    async def register(self, request: ExternalRequest) -> Registration:
-        """Register a call before its dispatch."""
+    async def register(self, request: ExternalRequest, key: str, started: Mapping[str, Any]) -> Registration:
+        """Register a call before its dispatch, with the step that it has started under this key."""
         ...
 
     async def dispatched(self, result_id: str) -> None:
@@ -86,7 +94,10 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NestedJournal:
-    """Journal of a sub-agent's run: its external calls are registered; its steps are one step of the outer run."""
+    """Journal of a sub-agent's run: its external calls are registered; its steps are one step of the outer run.
+
+    What its spans are is written, too, without the state of the run.
+    """
 
     outer: Journal
     namespace: uuid.UUID
@@ -96,12 +107,21 @@ class NestedJournal:
         """Id of the durable run of the outer run."""
         return self.outer.run_id
 
-    async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
-        """Write nothing."""
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another process has claimed the outer run."""
+        return self.outer.is_continued_elsewhere()
 
-    async def register(self, request: ExternalRequest) -> Registration:
+    async def write(self, step: str, key: str, value: Mapping[str, Any], *, is_progress: bool = True) -> None:
+        """Write which calls have started and ended."""
+        if step != ANSWER:
+            facts = {name: fact for name, fact in value.items() if name != "state"}
+            key = f"{self.namespace.hex}:{key}"
+            await self.outer.write(step, key, {**facts, "is_nested": True}, is_progress=False)
+
+    async def register(self, request: ExternalRequest, key: str, started: Mapping[str, Any]) -> Registration:
         """Register a call of the outer run."""
-        return await self.outer.register(request)
+        nested = {**started, "is_nested": True}
+        return await self.outer.register(request, f"{self.namespace.hex}:{key}", nested)
 
     async def dispatched(self, result_id: str) -> None:
         """Mark a call of the outer run as dispatched."""

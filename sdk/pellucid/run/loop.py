@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint, current_token
-from opentelemetry.trace import format_trace_id
+from opentelemetry.trace import SpanContext, format_trace_id
 
 from pellucid import semconv
 from pellucid.approvals.checkpoint import in_trace
@@ -32,7 +33,7 @@ from pellucid.run.outcomes import Paused, RunResult, Status
 from pellucid.run.pause import AWAITING, conclude_calls, pause, suspend, withdraw
 from pellucid.run.resume import interrupted_answer, resume
 from pellucid.run.state import Run, enter_run, leave_run
-from pellucid.run.steps import write_answer
+from pellucid.run.steps import write_answer, write_begun
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
@@ -85,8 +86,9 @@ async def execute(run: Run) -> RunResult[Any]:
     raise run.stopped()
 
 
-async def _observed(run: Run) -> RunResult[Any]:
-    """Run the loop within the boundary of the run."""
+@contextmanager
+def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
+    """Open the boundary of a run, in the trace that it continues; yield it and its links."""
     setup, resumed = run.setup, run.resumption
     with (
         in_trace(resumed.checkpoint, is_nested=run.nesting.depth > 0)
@@ -97,7 +99,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             RUN,
             setup.name,
             agent=setup.name,
-            model=setup.model.name if len(candidates(setup.model)) == 1 else None,
+            model=(setup.model.name or None) if len(candidates(setup.model)) == 1 else None,
             conversation_id=run.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
             durable_run_id=run.journal.run_id if run.journal is not None else None,
@@ -106,16 +108,24 @@ async def _observed(run: Run) -> RunResult[Any]:
         ) as b,
     ):
         b.note(finish_reasons=("error",))  # replaced when the run ends normally
-        for link in (*(links or ()), *(resumed.links if resumed is not None else ())):
+        all_links = [*(links or ()), *run.links]
+        for link in all_links:
             b.link(link)
         if setup.description and b.records:
             b.note(description=run.scope.label(setup.description))
+        yield b, all_links
+
+
+async def _observed(run: Run) -> RunResult[Any]:
+    """Run the loop within the boundary of the run."""
+    with opened(run) as (b, links):
         scope_token, run_token = enter_scope(run.scope), enter_run(run)
-        run.scope.open[run] = partial(_conclude, run, b)  # also if it is abandoned
+        run.scope.open[run] = partial(conclude, run, b)  # also if it is abandoned
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
-            record_configuration(b, setup)
+            record_configuration(b, run.setup)
             try:
+                await write_begun(run, b, links)
                 return await _loop(run, b)
             finally:
                 await stop_all(run)
@@ -132,12 +142,12 @@ async def _observed(run: Run) -> RunResult[Any]:
                 raise RunCancelled(run.scope.agent, run.signal.reason) from error
             raise
         finally:
-            _conclude(run, b)
+            conclude(run, b)
             leave_run(run_token)
             leave_scope(scope_token)
 
 
-def _conclude(run: Run, b: Boundary) -> None:
+def conclude(run: Run, b: Boundary) -> None:
     """Count the calls of a run that ends, once, and withdraw its pending approvals."""
     if run.scope.open.pop(run, None) is None:
         return

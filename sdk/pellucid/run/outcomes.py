@@ -74,10 +74,12 @@ class Enqueued:
 
     Attributes:
         note: Text to add to the result.
+        is_new: Whether the call was dispatched now, and not in an earlier pass of a durable run.
     """
 
     request: ExternalRequest
     note: str | None = None
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,7 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
     context = replace(context, identity=context.identity or checkpoint.identity)
     run = Run(setup, checkpoint.conversation, context)
     prepare(run, checkpoint, source.decisions, source.results, source.claims, source.folded)
-    assert run.resumption is not None  # prepared
-    run.resumption.links = source.links
+    run.links = source.links
     return run
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import EventLoopToken
+from opentelemetry.trace import SpanContext
 
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.decisions import ApprovalRequest
@@ -179,6 +180,7 @@ class Run:
         nesting: Its outer run and its nested runs.
         approvals: Approvals that it is waiting for.
         resumption: State from which it started, if it was resumed.
+        links: Spans that it links to, besides those of the run that it resumes.
         signal: Token that cancels it.
         deps: Value that the caller passed for tools.
         reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
@@ -213,6 +215,7 @@ class Run:
         self.nesting = Nesting(self)
         self.approvals = PendingApprovals()
         self.resumption: Resumption | None = None
+        self.links: Sequence[SpanContext] = ()
         self.signal = caller.signal
         self.deps = caller.deps
         self.reader = caller.stream
@@ -227,6 +230,8 @@ class Run:
         self.halted: PolicyHalt | None = None
         self.closed = False
         self.token: EventLoopToken | None = None
+        if caller.journal is not None:
+            self.scope.is_continued_elsewhere = caller.journal.is_continued_elsewhere
         namespace = self.journal.namespace if self.journal is not None else caller.namespace
         self._namespace = namespace or uuid.UUID(self.scope.run_id)
 

@@ -5,7 +5,7 @@ What has happened is written to the end, also if the run is stopped meanwhile: i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, get_current_span
@@ -15,9 +15,10 @@ from pellucid.concurrency.race import shielded
 from pellucid.messages import Message, ToolResult, dump_messages, dump_part
 from pellucid.models import ModelResponse
 from pellucid.run.external import requests_of
-from pellucid.run.journal import ANSWER, RESULT, STARTED, Journal
+from pellucid.run.journal import ANSWER, BEGUN, RESULT, STARTED, Journal
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.state import Run
+from pellucid.telemetry import Boundary
 
 
 def state_of(
@@ -82,15 +83,57 @@ async def write_answer(
     conversation.journalled = len(conversation.messages)
 
 
-async def write_started(run: Run, call_id: str, tool_name: str) -> None:
-    """Write that a tool is about to run.
+async def write_begun(run: Run, b: Boundary, links: Iterable[SpanContext]) -> None:
+    """Write the ids of the run's span, if it has any; nothing below it can have ended before.
 
     Raises:
         JournalError: the step was not written.
     """
-    if run.journal is not None:
-        value = {"call_id": call_id, "tool": tool_name}
-        await run.journal.write(STARTED, f"{run.scope.iteration}:{call_id}", value)
+    if run.journal is None or not (span := b.span.get_span_context()).is_valid:
+        return
+    value = {
+        "run_id": run.scope.run_id,
+        "agent": run.scope.agent,
+        "trace": trace_of(span),
+        "parent": trace_of(b.parent),
+        "links": [trace_of(link) for link in links],
+        "start": b.start,
+        "facts": b.facts(),
+    }
+    await run.journal.write(BEGUN, run.scope.run_id, value, is_progress=False)
+
+
+async def write_started(run: Run, b: Boundary, call_id: str, tool_name: str, *, can_repeat: bool) -> None:
+    """Write that a tool is about to run.
+
+    Args:
+        run: The run.
+        b: Boundary of the call.
+        call_id: Id of the call.
+        tool_name: Name of the tool.
+        can_repeat: Whether a pass that continues after a crash runs the tool again.
+
+    Raises:
+        JournalError: the step was not written.
+    """
+    if run.journal is None or (can_repeat and not b.span.get_span_context().is_valid):
+        return
+    key, value = started(run, b, call_id, tool_name, can_repeat=can_repeat)
+    await run.journal.write(STARTED, key, value, is_progress=not can_repeat)
+
+
+def started(run: Run, b: Boundary, call_id: str, tool_name: str, *, can_repeat: bool) -> tuple[str, dict[str, Any]]:
+    """Return the key and the value of the step that a tool is about to run; the arguments are `write_started`'s."""
+    return f"{run.scope.iteration}:{call_id}", {
+        "call_id": call_id,
+        "tool": tool_name,
+        "run_id": run.scope.run_id,
+        "iteration": run.scope.iteration,
+        "trace": trace_of(b.span.get_span_context()),
+        "start": b.start,
+        "facts": b.facts(),
+        "can_repeat": can_repeat,
+    }
 
 
 async def write_result(run: Run, call_id: str, outcome: ToolResult | Waiting | Suspended | Enqueued) -> None:
@@ -114,6 +157,7 @@ async def _write_result(run: Run, journal: Journal, call_id: str, pending: dict[
     async with run.writing:  # the states of calls that run at the same time are written in the order of their times
         value = {
             "call_id": call_id,
+            "run_id": run.scope.run_id,
             "state": state_of(run, INVALID_SPAN_CONTEXT, "", (), has_pins=False, **pending).partial(),
         }
         await journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)

@@ -29,6 +29,7 @@ PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Routes without telemetry: probes and scrapes come every few seconds."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _SERVER_ERROR: Final = 500
+_CLIENT_LEFT: Final = 499
 _MAX_PATH: Final = 256
 
 
@@ -60,6 +61,7 @@ class ServerTelemetry:
 
     async def _traced(self, scope: Scope, receive: Receive, send: Send, route: str | None) -> None:
         status: int | None = None
+        has_left = False
 
         async def observed_send(message: Message) -> None:
             nonlocal status
@@ -67,28 +69,38 @@ class ServerTelemetry:
                 status = message["status"]
             await send(message)
 
+        async def observed_receive() -> Message:
+            nonlocal has_left
+            message = await receive()
+            has_left = has_left or (message["type"] == "http.disconnect" and status is None)
+            return message
+
         labels = _labels(scope, route)
         start, error = time.perf_counter(), ""
         with self._tracer().start_as_current_span(
             _name(labels),
             context=propagate.extract(Headers(scope=scope)),
             kind=SpanKind.SERVER,
-            attributes={**labels, semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
+            attributes={**labels, **_addresses(scope), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
             try:
-                await self._app(scope, receive, observed_send)
+                await self._app(scope, observed_receive, observed_send)
                 error = str(status) if status is not None and status >= _SERVER_ERROR else ""
             except Exception as exception:
                 status, error = status or _SERVER_ERROR, error_type_of(exception)
                 raise
             finally:
+                is_left = has_left and status is None  # a later status is that of an answer
+                if is_left:
+                    status, error = _CLIENT_LEFT, "client_disconnected"
                 result: dict[str, AttributeValue] = (
                     {semconv.HTTP_RESPONSE_STATUS_CODE: status} if status is not None else {}
                 )
                 if error:
                     result[semconv.ERROR_TYPE] = error
+                if error and not is_left:  # the server has not failed
                     span.set_status(StatusCode.ERROR)
                 span.set_attributes(result)
                 self._duration().record(time.perf_counter() - start, {**labels, **result})
@@ -115,6 +127,20 @@ def _name(labels: Mapping[str, AttributeValue]) -> str:
     method = str(labels[semconv.HTTP_REQUEST_METHOD])
     verb = "HTTP" if method == "_OTHER" else method
     return f"{verb} {labels[semconv.HTTP_ROUTE]!s}" if semconv.HTTP_ROUTE in labels else verb
+
+
+def _addresses(scope: Scope) -> dict[str, AttributeValue]:
+    """Return the attributes of the span about the connection."""
+    host, server, client = Headers(scope=scope).get("host"), scope.get("server"), scope.get("client")
+    # A port follows the last colon, unless that is in the brackets of an IPv6 address.
+    name = host.rpartition(":")[0] if host and ":" in host.rpartition("]")[2] else host
+    address = excerpt(name, _MAX_PATH).strip("[]") if name else server[0] if server else None
+    found = {
+        semconv.SERVER_ADDRESS: address,
+        semconv.CLIENT_ADDRESS: client[0] if client else None,
+        semconv.NETWORK_PROTOCOL_VERSION: scope.get("http_version"),
+    }
+    return {attribute: value for attribute, value in found.items() if value}
 
 
 def _labels(scope: Scope, route: str | None) -> dict[str, AttributeValue]:

@@ -27,7 +27,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled
+from pellucid.errors import PassLost, RunCancelled
 from pellucid.failures import contained, error_kind_of, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
@@ -38,7 +38,7 @@ MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
 
 _ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
-_LEVELS: Final = {semconv.FAILED: "error", semconv.TIMEOUT: "error"}
+_LEVELS: Final = {semconv.FAILED: "error", semconv.TIMEOUT: "error", semconv.LOST: "error"}
 
 
 class Boundary:
@@ -101,6 +101,15 @@ class Boundary:
         self._notes.update(notes)
         if self.records:
             self._later.update(notes)
+
+    @property
+    def parent(self) -> SpanContext:
+        """Context of the span that was current at the start; invalid if there was none."""
+        return trace.get_current_span(self._outer).get_span_context()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts so far that are attributes of the span and JSON."""
+        return {name: value for name, value in self._notes.items() if name in self._phase.names and value is not None}
 
     def noted(self, name: str) -> Any:
         """Return a fact that was set with `note`, or None."""
@@ -192,9 +201,10 @@ class Boundary:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
         is_described = error is not None and (self.records or phase.exception is not None)
         described = self._described(error) if is_described else None
-        if scope.tracer is not None:
+        if scope.tracer is not None and not (phase.is_journalled and scope.is_continued_elsewhere()):
             scope.guarded("span", self._end_span, end, error, described)
-        if scope.is_measured and phase.is_measured:
+        # When a lost process ended is not known.
+        if scope.is_measured and phase.is_measured and outcome != semconv.LOST:
             scope.guarded("metric", self._measure, end)
         if event is not None and is_emitted:
             scope.emit(event, self.span.get_span_context(), notes)
@@ -207,12 +217,14 @@ class Boundary:
                 if (value := notes.get(note)) is not None:
                     fields[note] = value
             name = event.name if event is not None else f"{phase.operation}.{outcome}"
-            scope.lines.write(level, name, fields, end, scope.guarded)
+            scope.lines.write(level, name, fields, end, scope.guarded, self.context)
 
     def _outcome_of(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
         if error is None:
             return semconv.COMPLETED, None
+        if isinstance(error, PassLost):
+            return semconv.LOST, error.error_type
         if isinstance(error, Exception) and not isinstance(error, RunCancelled):
             error_type = error_type_of(error)
             return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type

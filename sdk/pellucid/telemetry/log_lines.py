@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
+from opentelemetry.context import Context, attach, detach
+
 from pellucid.telemetry.pipeline import LogSink
 
 LOGGER: Final = logging.getLogger("pellucid")
@@ -37,11 +39,20 @@ class LogLines:
         """Return whether a line of this level would reach a sink or handler."""
         return bool(self._sinks) or self._logger is not None or _is_handled(level)
 
-    def write(self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, guarded: Guarded) -> None:
-        """Write one line; the failure of one sink does not affect the others."""
+    def write(
+        self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, guarded: Guarded, context: Context
+    ) -> None:
+        """Write one line; the failure of one sink does not affect the others.
+
+        Instrumentation of logging reads the current span, which `context` has.
+        """
         if self._logger is not None or _is_handled(level):
             logger = _standard() if self._logger is None else self._logger
-            guarded("log", logger.log, LEVELS[level], event, **fields)
+            token = attach(context)
+            try:
+                guarded("log", logger.log, LEVELS[level], event, **fields)
+            finally:
+                detach(token)
         self.sink(level, event, fields, time_ns, guarded)
 
     def sink(self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, guarded: Guarded) -> None:

@@ -33,6 +33,7 @@ class Phase:
         late: Counter of the boundaries that took longer than their `objective`, with the labels of the histogram.
         is_measured: Whether the duration is measured.
         exception: Name of the log record of an exception that ends the boundary; None if there is none.
+        is_journalled: Whether the process that continues a durable run ends the span, if this one has lost the run.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Phase:
     late: semconv.Metric | None = None
     is_measured: bool = True
     exception: str | None = None
+    is_journalled: bool = False
 
 
 SETTINGS: Final = {
@@ -90,6 +92,7 @@ RUN: Final = Phase(
     started=events.RunStarted,
     completed=events.RunCompleted,
     failed=events.RunFailed,
+    is_journalled=True,
     input=semconv.INPUT_MESSAGES,
     output=semconv.OUTPUT_MESSAGES,
 )
@@ -208,6 +211,7 @@ DISPATCH: Final = Phase(
     started=events.ToolStarted,
     completed=events.ToolCompleted,
     failed=events.ToolFailed,
+    is_journalled=True,
     input=semconv.TOOL_CALL_ARGUMENTS,
     output=semconv.TOOL_CALL_RESULT,
 )

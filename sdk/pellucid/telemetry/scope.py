@@ -54,6 +54,7 @@ class Scope:
         cancelled: Whether the run was cancelled on purpose, so that its boundaries do not end as timeouts.
         open: Boundaries that have not ended, innermost last, with the functions that end them.
         degraded: Ids of providers that were skipped because they failed, or had not answered yet.
+        is_continued_elsewhere: Returns whether another process continues the durable run, and ends its spans.
         common: Attributes of every span.
         listeners: Listeners that receive the run's events.
         pipeline: Destinations of the telemetry.
@@ -84,6 +85,7 @@ class Scope:
         self.cancelled = False
         self.open: dict[object, Callable[[], None]] = {}
         self.degraded: list[str] = []
+        self.is_continued_elsewhere: Callable[[], bool] = _no
         self._run_listeners = tuple(listeners)
         own = Listeners(pipeline.listeners) if pipeline.listeners else None
         self.listeners = (*self._run_listeners, own) if own else self._run_listeners
@@ -255,6 +257,10 @@ class Scope:
     def _dropped(self) -> None:
         labels = {semconv.TELEMETRY_PART: "listener", semconv.TELEMETRY_REASON: "queue_full"}
         self.count(semconv.TELEMETRY_DROPPED, 1, labels)
+
+
+def _no() -> bool:
+    return False
 
 
 def _does_nothing(provider: object) -> bool:

@@ -147,7 +147,7 @@ def _expected(observed: Observed) -> Expected:
 
 def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
     attributes = seen.attributes
-    if not attributes.get(semconv.DISCOVERY_BACKGROUND):
+    if seen.outcome != semconv.LOST and not attributes.get(semconv.DISCOVERY_BACKGROUND):
         yield seen.phase.duration, {}, seen.seconds
     yield from _listings(seen)
     if seen.phase.name == semconv.INFERENCE:
@@ -179,10 +179,10 @@ def _listings(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
 
 
 def _calls(of_run: Sequence[Seen]) -> Iterator[tuple[semconv.Metric, Labels, float]]:
-    """Return the number of calls of a run, if it has ended."""
+    """Return the number of calls of a run, if it has ended in the process that started it."""
     phases = Counter(seen.phase.name for seen in of_run)
     for seen in of_run:
-        if seen.phase.name == semconv.RUN:
+        if seen.phase.name == semconv.RUN and seen.outcome != semconv.LOST:
             for metric, phase in ((semconv.INFERENCE_CALLS, semconv.INFERENCE), (semconv.TOOL_CALLS, semconv.DISPATCH)):
                 labels = {name: seen.attributes[name] for name in metric.attributes if name in seen.attributes}
                 yield metric, frozenset(labels.items()), phases[phase]

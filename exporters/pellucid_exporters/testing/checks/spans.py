@@ -15,7 +15,7 @@ from pellucid import semconv
 from pellucid.events import ReliabilityRetried
 from pellucid_exporters.testing.checks.observed import Observed, Seen
 
-OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT)
+OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT, semconv.LOST)
 CONTENT: Final = (
     semconv.INPUT, semconv.OUTPUT, semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS,
     semconv.TOOL_DEFINITIONS, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT, semconv.AGENT_CONFIGURATION,
@@ -53,8 +53,12 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _outcome(seen)
         yield from _content(seen, observed)
         yield from _parent(seen, observed)
+    lost = {
+        seen.run for seen in observed.phases if seen.outcome == semconv.LOST
+    }  # spans of a killed process are absent
     for run in observed.runs:
-        yield from _run(run, observed.by_run[run])
+        if run not in lost:
+            yield from _run(run, observed.by_run[run])
 
 
 def _ends(observed: Observed) -> Iterator[str]:
@@ -95,7 +99,7 @@ def _outcome(seen: Seen) -> Iterator[str]:
     if outcome not in OUTCOMES:
         yield f"{seen} has no outcome"
         return
-    is_error = outcome in (semconv.FAILED, semconv.TIMEOUT)
+    is_error = outcome in (semconv.FAILED, semconv.TIMEOUT, semconv.LOST)
     status = seen.span.status.status_code
     if (status is StatusCode.ERROR) is not is_error:
         yield f"{seen} has outcome {outcome} but status {status.name}"

@@ -32,7 +32,7 @@ ORDER BY created_at, id LIMIT :limit
 -- advance_claimed: every write of a claim to a run that continues; renews the lease
 UPDATE runs
 SET last_seq = last_seq + :entries, pending = pending + :calls, lease_until = @now + :lease, updated_at = @now,
-    expired_leases = CASE WHEN :entries > 0 THEN 0 ELSE expired_leases END
+    expired_leases = CASE WHEN :is_progress > 0 THEN 0 ELSE expired_leases END
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, lease_until, cancel_reason, pass_no
 
@@ -57,6 +57,11 @@ SELECT * FROM journal WHERE run_id = :run_id AND key = :key
 
 -- list_journal
 SELECT * FROM journal WHERE run_id = :run_id AND seq > :after ORDER BY seq
+
+-- list_steps: what has started and ended, without content
+SELECT run_id, seq, key, CASE WHEN substr(key, 1, 7) = 'result:' THEN 'null' ELSE value END AS value, fence, created_at
+FROM journal
+WHERE run_id = :run_id AND seq > :after AND substr(key, 1, 7) <> 'answer:' ORDER BY seq
 
 -- insert_event
 INSERT INTO events (run_id, seq, value, created_at) VALUES (:run_id, :seq, :value, @now)
@@ -92,12 +97,11 @@ SET status = 'due', due_at = @now + :delay, lease_owner = NULL, lease_until = NU
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent
 
--- cancel_run: at once, unless a worker holds a lease of it
+-- cancel_run: at once, unless a worker holds a lease of it; the worker whose lease has expired stays in the row
 UPDATE runs
 SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
     status = CASE WHEN status = 'running' AND lease_until > @now THEN status ELSE 'cancelled' END,
     pending = CASE WHEN status = 'running' AND lease_until > @now THEN pending ELSE 0 END,
-    lease_owner = CASE WHEN status = 'running' AND lease_until > @now THEN lease_owner END,
     lease_until = CASE WHEN status = 'running' AND lease_until > @now THEN lease_until END,
     last_seq = CASE WHEN status = 'running' AND lease_until > @now THEN last_seq ELSE last_seq + :entries END,
     due_at = NULL

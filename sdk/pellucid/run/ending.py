@@ -1,0 +1,35 @@
+"""End a paused run that nobody resumes: its span, its waits and its approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from pellucid.approvals.external import ExternalRequest
+from pellucid.run.external import adopt, apply_results
+from pellucid.run.loop import conclude, opened
+from pellucid.run.state import Run
+
+
+def end_unresumed(run: Run, error: Exception, others: Iterable[ExternalRequest] = ()) -> None:
+    """Record a run that ends with an error before it runs anything, and all that it waited for.
+
+    Args:
+        run: The run, which has not started.
+        error: Why it ends.
+        others: Calls of other processes that are not in the checkpoint from which the run would resume.
+    """
+    resumed = run.resumption
+    if resumed is not None:
+        resumed.is_claimed = True  # what it waits for ends with it
+        run.scope.iteration = resumed.checkpoint.iteration
+        run.approvals.expect(resumed.checkpoint.approvals)
+    with opened(run) as (b, _):
+        run.scope.open[run] = partial(conclude, run, b)
+        b.note(iterations=run.scope.iteration)
+        b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
+        if resumed is not None:
+            apply_results(run, b, resumed.external, ())
+        adopt(run, others)
+        b.fail(error)
+        conclude(run, b)
