@@ -17,6 +17,7 @@ from pellucid.errors import DiscoveryBackoff
 from pellucid.text import clean
 from pellucid_exporters.console.tables import table
 from pellucid_exporters.console.tree import duration, elapsed
+from pellucid_exporters.stored.quantiles import percentile
 
 MOST_HUBS: Final = 1_000
 """Maximum number of hubs; beyond it, the hub that has been idle for longest is evicted."""
@@ -107,7 +108,7 @@ class HubStatsProcessor(SpanProcessor):
 
 def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
     ordered = sorted(hub.durations)
-    p95 = _percentile(ordered, 0.95)
+    p95 = percentile(0.95, ordered)
     verdict: Verdict = "ok"
     if hub.failing:
         verdict = "failing"
@@ -120,19 +121,11 @@ def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
         round_trips=hub.round_trips,
         hits=hub.hits,
         failures=hub.failures,
-        p50=_percentile(ordered, 0.5),
+        p50=percentile(0.5, ordered),
         p95=p95,
         objective=objective,
         verdict=verdict,
     )
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least `share` of the values do not exceed (nearest rank)."""
-    if not ordered:
-        return None
-    rank = -int(-share * len(ordered) // 1)
-    return ordered[max(0, rank - 1)]
 
 
 def hub_table(stats: Sequence[HubStats]) -> str:

@@ -1,8 +1,17 @@
-"""Quantiles estimated from histogram buckets."""
+"""Quantiles: of durations, and estimated from histogram buckets."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+
+def percentile(share: float, ordered: Sequence[float]) -> float | None:
+    """Return the smallest of some ascending values that at least `share` of them do not exceed (nearest rank).
+
+    `None` without values.
+    """
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def quantile(share: float, bounds: Sequence[float], buckets: Sequence[int]) -> float | None:

@@ -186,8 +186,7 @@ class CallRow:
         phase: Their phase, such as `inference`.
         labels: Attributes that are labels of metrics, such as `error.type`.
         calls: Number of boundaries.
-        bounds: Upper bounds of the buckets, inclusive, in seconds.
-        buckets: Number of boundaries by their duration; one more than there are bounds.
+        durations: Seconds that each of them took, ascending.
         sums: Sums of the attributes in `SUMMED`.
         start: Time at which the earliest of them began.
         end: Time at which the latest of them ended.
@@ -199,8 +198,7 @@ class CallRow:
     phase: str
     labels: Mapping[str, str]
     calls: int
-    bounds: Sequence[float]
-    buckets: Sequence[int]
+    durations: Sequence[float]
     sums: Mapping[str, float]
     start: int
     end: int
