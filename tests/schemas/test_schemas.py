@@ -62,6 +62,8 @@ async def test_local_store(name: str, tmp_path: Path) -> None:
         "assistant",
         "tool",
     ]
+    assert request.missing == 0
+    assert [tool["name"] for tool in request.offered.definitions or ()] == ["inner", *(tool.name for tool in TOOLS)]
     listed = next(content.tools(span) for span in content.spans if span.name == "discover_tools catalogue")
     assert [tool["name"] for tool in listed or ()] == [tool.name for tool in TOOLS]
     hubs = {hub.provider_id: hub for hub in reader.hubs(0, 2**62)}
