@@ -73,6 +73,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE hub_minutes ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX runs_without_outcome ON runs (start) WHERE outcome IS NULL",
     ),
+    ("CREATE INDEX runs_by_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL",),
 )
 """Statements that lead from each version to the next."""
 

@@ -42,6 +42,15 @@ BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
 
+def total_of(usages: Sequence[tuple[int | None, int | None, float | None]]) -> Total | None:
+    """Return the sum of the usage of a run and of the runs nested in it: tokens of input and output, and dollars."""
+    if len(usages) < 2:  # noqa: PLR2004  (the run itself)
+        return None
+    columns = [[value for value in column if value is not None] for column in zip(*usages, strict=True)]
+    inputs, outputs, cost = (sum(column) if column else None for column in columns)
+    return Total(runs=len(usages), input_tokens=inputs, output_tokens=outputs, cost=cost)
+
+
 def text_of(attributes: Mapping[str, Any], name: str) -> str | None:
     """Return an attribute that is a text; `None` if it is missing, or of another type: anybody can set it."""
     value = attributes.get(name)
@@ -63,11 +72,28 @@ def status_of(attributes: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """Tokens and US dollars of a run together with those of the runs nested in it; `None` if none are known.
+
+    Attributes:
+        runs: Number of runs, itself included.
+    """
+
+    runs: int
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
 
     Attributes:
+        parent_run_id: Id of the run with the tool call that it is nested in.
         status: One of `STATUSES`.
+        input_tokens, output_tokens, cost: Its own, without those of nested runs.
+        total: Those of the run and of all runs nested in it; `None` if there are none.
         seen_until: If it is interrupted, when its process was last seen.
         replay_of: Id of the recorded run that it replays.
     """
@@ -86,6 +112,7 @@ class RunRow:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost: float | None = None
+    total: Total | None = None
     models: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     hubs: tuple[str, ...] = ()

@@ -79,6 +79,11 @@ def count(value: object) -> str:
     return f"{value:,}" if _is_number(value) else UNKNOWN
 
 
+def nested(runs: int) -> str:
+    """Return the words for a total of a run and the runs nested in it."""
+    return f"with {runs - 1:,} nested run{'s' if runs > 2 else ''}"  # noqa: PLR2004  (itself and more than one)
+
+
 def size(length: int) -> str:
     """Return a number of characters."""
     return f"{length / 1e6:.1f} M characters" if length >= _MILLION else f"{length:,} characters"
