@@ -229,6 +229,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
             error_type="invalid_response",
             error_kind="invalid_response",
         )
+    response = _with_one_reason(response)
     message = response.message
     if all(call.id for call in message.tool_calls):
         return response
@@ -239,6 +240,16 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
         for index, part in enumerate(message.parts)
     )
     return replace(response, message=replace(message, parts=parts))
+
+
+def _with_one_reason(response: ModelResponse) -> ModelResponse:
+    """Return the response with one finish reason: where it has the default one, that of its message."""
+    message, reason = response.message, response.finish_reason
+    if message.finish_reason in (None, reason):
+        return response
+    if reason == "stop":
+        return replace(response, finish_reason=message.finish_reason)
+    return replace(response, message=replace(message, finish_reason=reason))
 
 
 def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:

@@ -105,7 +105,6 @@ async def _observed(run: Run) -> RunResult[Any]:
             **setup.settings,
         ) as b,
     ):
-        b.note(finish_reasons=("error",))  # replaced when the run ends normally
         for link in (*(links or ()), *(resumed.links if resumed is not None else ())):
             b.link(link)
         if setup.description and b.records:
@@ -141,6 +140,8 @@ def _conclude(run: Run, b: Boundary) -> None:
     """Count the calls of a run that ends, once, and withdraw its pending approvals."""
     if run.scope.open.pop(run, None) is None:
         return
+    if run.tally.model_calls and b.noted("finish_reasons") is None:
+        b.note(finish_reasons=("error",))
     labels = {semconv.AGENT_NAME: run.scope.agent}
     if (model := b.noted("model")) is not None:
         labels[semconv.REQUEST_MODEL] = model
