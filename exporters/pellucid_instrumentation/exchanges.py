@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
 from anyio import get_current_task
@@ -14,7 +12,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ToolError
-from pellucid.telemetry import DISCOVERY, DISPATCH, Boundary, Scope, boundary, shared_scope
+from pellucid.telemetry import DISCOVERY, DISPATCH, Entered, HubRequest, Scope, boundary, shared_scope
 from pellucid_instrumentation import messages
 from pellucid_instrumentation.failures import code_of, error_type_of, failed_call, failed_listing
 from pellucid_instrumentation.foreign_spans import span_of_call
@@ -70,19 +68,6 @@ class Exchange:
         self.scope.measure(semconv.MCP_OPERATION_DURATION, self._start, labels, self.context)
 
 
-class Entered:
-    """Boundary that is current in a context of its own, so that one request may enter it and another one end it."""
-
-    def __init__(self, b: Boundary) -> None:
-        self.boundary = b
-        self._context = contextvars.copy_context()
-        self._context.run(b.__enter__)
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the boundary."""
-        self._context.run(self.boundary.__exit__, type(error) if error is not None else None, error, None)
-
-
 class Listing:
     """Listing of a server's tools, of one or more pages, with its boundary.
 
@@ -101,8 +86,6 @@ class Listing:
         self.cursor: str | None = None
         self.task: int | None = None
         objective = None if is_validation else link.hub.objective
-        if link.hub.objective is not None:
-            self.scope.instruments.hubs.set(semconv.DISCOVERY_OBJECTIVE, link.id, link.hub.objective)
         self._entered = Entered(
             boundary(
                 self.scope,
@@ -117,13 +100,23 @@ class Listing:
             )
         )
         self.context = self._entered.boundary.context
+        self._request: HubRequest | None = None
 
-    def fetching(self) -> AbstractContextManager[None]:
-        """Count a page as in flight until the context exits."""
-        return self.scope.instruments.hubs.fetching(self._link.id)
+    def sent(self) -> None:
+        """Note the request for a page; the first one starts that to the hub."""
+        if self._request is not None:
+            self._request.sent_again()
+            return
+        link = self._link
+        self._entered.run(self._send, link.id, link.endpoint.kind, link.hub.objective)
+
+    def _send(self, provider_id: str, kind: str, objective: float | None) -> None:
+        self._request = HubRequest(self.scope, provider_id, kind, objective)
 
     def add(self, peer: Peer, result: Any) -> None:
         """Add a page. The listing waits for the next one, unless it is the last, or the only one that is checked."""
+        if self._request is not None:
+            self._request.answered()
         self._tools += len(result.tools)
         self._arrived = self.scope.now()
         self.cursor = messages.next_cursor(result)
@@ -142,13 +135,20 @@ class Listing:
     def fail(self, peer: Peer, error: BaseException) -> None:
         """End the listing with an error."""
         self._entered.boundary.attributes(peer.attributes | {semconv.MCP_METHOD_NAME: "tools/list"})
-        self._entered.end(failed_listing(self._link.id, error))
+        failure = failed_listing(self._link.id, error)
+        self._end_request(failure)
+        self._entered.end(failure)
+
+    def _end_request(self, error: BaseException | None) -> None:
+        if self._request is not None:
+            is_abandoned = error is not None and not isinstance(error, Exception)
+            self._request.end(error, is_abandoned=is_abandoned)
+            self._request.note(self._entered.boundary)
 
     def _succeed(self) -> None:
-        hubs = self.scope.instruments.hubs
+        self._end_request(None)
         if not self._is_validation:
-            hubs.succeeded(self._link.id)
-            hubs.set(semconv.CATALOG_SIZE, self._link.id, self._tools)
+            self.scope.instruments.hubs.set(semconv.CATALOG_SIZE, self._link.id, self._tools)
         self._entered.boundary.note(tool_count=self._tools)
         self._entered.end()
 
@@ -160,18 +160,15 @@ class Page(Exchange):
         super().__init__(peer, "tools/list")
         self._listing = listing
         self.context = listing.context
-        self._inflight = ExitStack()
-        self._inflight.enter_context(listing.fetching())
+        listing.sent()
 
     def succeeded(self, result: Any) -> None:
         """Record the response."""
-        self._inflight.close()
         super().succeeded(result)
         self._listing.add(self.peer, result)
 
     def failed(self, error: BaseException) -> None:
         """Record the error that ended the request."""
-        self._inflight.close()
         super().failed(error)
         self._listing.fail(self.peer, error)
 

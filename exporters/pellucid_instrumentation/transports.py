@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -12,7 +12,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
-from pellucid.telemetry import Scope, shared_scope
+from pellucid.telemetry import HubRequest, Scope, shared_scope
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.hubs import Endpoint, Hub
@@ -30,12 +30,17 @@ Locate: TypeAlias = Callable[[Endpoint], tuple[Endpoint, Hub]]
 
 
 class Connecting:
-    """Time from the opening of a transport to the end of the handshake, of one connection."""
+    """Time from the opening of a transport to the end of the handshake, of one connection.
+
+    If it fails, or is cancelled while it waits for the server, it is a request to the hub without a listing.
+    """
 
     def __init__(self, link: Link) -> None:
         self._scope: Scope = shared_scope()
         self._link = link
         self._start = self._scope.now()
+        self._request = HubRequest(self._scope, link.id, link.endpoint.kind, link.hub.objective)
+        self._request.pause()
         self.error: BaseException | None = None
         self.is_over = False
 
@@ -51,11 +56,29 @@ class Connecting:
         if error is not None:
             labels[semconv.ERROR_TYPE] = error_type_of(error)
         self._scope.measure(semconv.MCP_CONNECT_DURATION, self._start, labels)
+        if error is None:
+            self._request.discard()
+        self._request.end(error)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the block as in flight."""
+        self._request.sent_again()
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._request.end(is_abandoned=True)
+            raise
+        finally:
+            self._request.pause()
 
     def abandon(self) -> None:
         """Record a connection that was closed before the end of the handshake, with its last error if it had one."""
         if self.error is not None:
             self.end(self.error)
+        self._request.discard()
         self.is_over = True
 
 
@@ -92,7 +115,7 @@ class Link:
 
     def waiting(self) -> AbstractContextManager[None]:
         """Count a step of the opening as in flight until the context exits; between steps, the hub is not awaited."""
-        return guarded(lambda: shared_scope().instruments.hubs.fetching(self.id)) or nullcontext()
+        return self.connecting.waiting() if self.connecting is not None else nullcontext()
 
     def connected(self, error: BaseException | None = None) -> None:
         """Record the end of the handshake."""

@@ -144,6 +144,9 @@ class DiscoveryContext:
         report: Callback for providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
         describe: Callback for attributes of the round trip's span, named as in the conventions.
         notify: Callback for a sentence that is added to the instructions for the rest of the run, once.
+        requested: Callback for the requests to the hub that the listing made, for the span of the discovery.
+        is_retry: Whether a reliability rule repeats a request that failed. Providers then make it, although they back
+            off from the hub for other callers.
     """
 
     iteration: int = 1
@@ -157,6 +160,8 @@ class DiscoveryContext:
     report: DiscoveryReport = field(default=_ignore, repr=False, compare=False)
     describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_ignore, repr=False, compare=False)
     notify: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+    requested: Callable[[Any], None] = field(default=_ignore, repr=False, compare=False)
+    is_retry: bool = False
 
     @property
     def is_observed(self) -> bool:
@@ -169,7 +174,13 @@ class DiscoveryContext:
         return self.patience is not None and self.patience.seconds == math.inf
 
     def reporting(
-        self, report: DiscoveryReport, describe: Callable[[Mapping[str, AttributeValue]], None], timeout: float | None
+        self,
+        report: DiscoveryReport,
+        describe: Callable[[Mapping[str, AttributeValue]], None],
+        timeout: float | None,
+        requested: Callable[[Any], None],
+        *,
+        is_retry: bool = False,
     ) -> DiscoveryContext:
         """Return a copy with these callbacks and timeout; `dataclasses.replace` takes three times as long."""
         return DiscoveryContext(
@@ -184,6 +195,8 @@ class DiscoveryContext:
             report=report,
             describe=describe,
             notify=self.notify,
+            requested=requested,
+            is_retry=is_retry,
         )
 
 

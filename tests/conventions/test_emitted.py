@@ -67,6 +67,7 @@ ELSEWHERE = {
     semconv.HTTP_RESEND_COUNT,
     semconv.DURABLE_CALLBACK,
     semconv.REPLAY_OF,
+    semconv.WAKEUP_DELAY_SECONDS,  # tests/sdk/test_hub_requests.py
 }
 """Names that need a tail sampler, an opt-in, a server that fails, a callback URL, a replay; their tests hold them."""
 
@@ -146,6 +147,12 @@ async def in_store(path: Path, telemetry: Captured) -> set[str]:
     return names
 
 
+def in_events(telemetry: Captured) -> set[str]:
+    """Return our names of span events and their attributes."""
+    events = [event for span in telemetry.spans for event in span.events]
+    return {name for event in events for name in (event.name, *(event.attributes or {}))} & NAMES
+
+
 async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
     """Runs of all kinds together emit exactly the names that there are."""
     with capture(capture=CapturePolicy("redacted", max_bytes=512)) as telemetry:
@@ -176,7 +183,7 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         listings = ([scene.add], [replace(scene.add, description="Subtract.")])
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         hubs = [
-            DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0),
+            DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0, objective=0.1),
             DiscoveryProvider(FakeHub(), id="slow", patience=0.0, tell_model=True),
         ]
         await within(Agent("a", model=model, providers=hubs).run("hi"))
@@ -188,6 +195,6 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = gauges | {name for span in telemetry.spans for name in attributes(span)}
-    emitted |= {name for point in telemetry.metrics for name in point.attributes}
+    emitted |= {name for point in telemetry.metrics for name in point.attributes} | in_events(telemetry)
     assert emitted <= NAMES
-    assert NAMES - emitted == ELSEWHERE
+    assert NAMES - emitted | {semconv.WAKEUP_DELAY_SECONDS} == ELSEWHERE  # emitted only where the machine is busy

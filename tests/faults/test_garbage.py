@@ -75,18 +75,16 @@ def test_a_discovery_that_is_ended_while_another_one_is_counted() -> None:
 async def test_a_fetch_that_is_ended_while_the_gauges_are_read() -> None:
     """It is no longer in flight, and the gauges have been read."""
     hubs = Hubs()
-    fetches = [hubs.fetching("hub") for _ in range(OFTEN)]
-    for fetch in fetches:
-        fetch.__enter__()
+    requests = [hubs.sent("hub") for _ in range(OFTEN)]
 
     def end() -> None:
-        if fetches:
-            fetches.pop().__exit__(None, None, None)
+        if requests:
+            hubs.ended("hub", requests.pop(), is_answered=True)
 
     with each_collection(end):
         for _ in range(OFTEN):
             assert hubs.ages().keys() == hubs.inflight().keys() == {"hub"}
-    assert fetches == []
+    assert requests == []
     assert hubs.inflight() == {"hub": 0}
 
 

@@ -27,7 +27,7 @@ from pellucid.providers import Lister
 from pellucid.telemetry import Scope
 from pellucid.testing import FakeHub
 from pellucid_exporters.testing import Captured, capture
-from support.clock import Clock
+from support.clock import Clock, pass_time
 from support.hubs import named, names, nothing
 
 pytestmark = pytest.mark.anyio
@@ -104,8 +104,31 @@ async def test_a_cancelled_first_caller_takes_nobody_with_it() -> None:
     assert calls == 1
 
 
-async def test_the_last_caller_to_leave_cancels_the_fetch() -> None:
-    """A hub is not kept busy for nobody; the next caller starts afresh, without a back-off."""
+async def test_a_fetch_that_nobody_waits_for_goes_on_for_a_moment() -> None:
+    """Its answer is cached, so that callers with little time get a list from a hub that takes longer."""
+    released = anyio.Event()
+
+    class Held(FakeHub):
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            self.calls.append(ctx)
+            await released.wait()
+            return named("a")
+
+    hub = Held()
+    provider = DiscoveryProvider(hub, id="hub")
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(provider.list_tools, CTX)
+            while not hub.calls:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        released.set()
+        assert names(await provider.list_tools(CTX)) == ["a"]
+    assert len(hub.calls) == 1
+
+
+async def test_a_fetch_that_nobody_waits_for_ends() -> None:
+    """A hub is not kept busy for nobody for long; the next caller starts afresh, without a back-off."""
     hub = FakeHub(named("a"), latency=math.inf)
     provider = DiscoveryProvider(hub, id="hub")
     with anyio.fail_after(60):
@@ -115,6 +138,8 @@ async def test_the_last_caller_to_leave_cancels_the_fetch() -> None:
             while not hub.calls:
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
+        await anyio.lowlevel.checkpoint()
+        pass_time()
         while not hub.cancelled:
             await anyio.lowlevel.checkpoint()
         hub.latency = 0

@@ -152,8 +152,8 @@ async def test_the_tools_join_in_the_next_iteration_and_run(telemetry: Captured)
     assert (event.provider_id, event.tool_count, event.run_id) == ("late", 0, first.run_id)
     labels = {"pellucid_provider_id": "late"}
     assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache="pending", **labels).count == 1
-    assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache="miss", **labels).count == 1
-    assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, pellucid_discovery_cache="miss", **labels) == 1
+    assert telemetry.histogram(semconv.HUB_LISTING_DURATION, **labels).count == 1
+    assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, **labels) == 1
     assert telemetry.histogram(semconv.DISCOVERY_PENDING_DURATION, **labels).count == 1
     assert not [point for point in telemetry.metrics if point.name == semconv.CATALOG_CHANGES.name]
 
@@ -221,9 +221,8 @@ async def test_a_round_trip_that_a_warm_up_waits_for_is_measured_once(telemetry:
             spans = [span for span in telemetry.find(LATE) if semconv.RUN_ID not in span.attributes]
             in_no_run = {span.attributes[semconv.DISCOVERY_CACHE]: span for span in spans}
     assert in_no_run["joined"].links[0].context.span_id == in_no_run["miss"].context.span_id
-    labels = {semconv.PROVIDER_ID: "late", semconv.DISCOVERY_CACHE: "miss"}
-    assert telemetry.histogram(semconv.DISCOVERY_DURATION, **labels).count == 1
-    assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, **labels) == 1
+    assert telemetry.histogram(semconv.HUB_LISTING_DURATION, pellucid_provider_id="late").count == 1
+    assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="late") == 1
 
 
 async def test_a_failure_in_the_background_fails_the_next_discovery(telemetry: Captured) -> None:
@@ -244,7 +243,7 @@ async def test_a_failure_in_the_background_fails_the_next_discovery(telemetry: C
     failed = [event for event in telemetry.events if isinstance(event, ToolsDiscoveryFailed)]
     assert [bool(event.run_id) for event in failed if event.provider_id == "late"] == [False, True]
     labels = {"pellucid_provider_id": "late", "error_type": "ConnectionError"}
-    assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache="miss", **labels).count == 1
+    assert telemetry.histogram(semconv.HUB_LISTING_DURATION, **labels).count == 1
     assert telemetry.histogram(semconv.DISCOVERY_PENDING_DURATION, **labels).count == 1
     with pytest.raises(DiscoveryError, match="called again in"):
         await within(Talk(provider).agent.run("x"))

@@ -31,9 +31,9 @@ class Abandoned(Exception):
 class Flight(Generic[T]):
     """A fetch in a task of its own, with any number of waiters, each with its own cancellation.
 
-    A cancelled waiter returns at once and the others get the result. When the last waiter is cancelled, the fetch is
-    cancelled too, unless it is `held`: from its start, or because it outlasted the patience of a waiter. After
-    `timeout` seconds all waiters get `OutOfTime`, even if the fetch does not stop.
+    A cancelled waiter returns at once and the others get the result. A fetch without waiters goes on until `linger`
+    seconds after its start, unless it is `held`: from its start, or because it outlasted the patience of a waiter.
+    After `timeout` seconds all waiters get `OutOfTime`, even if the fetch does not stop.
 
     Attributes:
         span: Span of the fetch; callers that join link to it.
@@ -46,14 +46,21 @@ class Flight(Generic[T]):
     result: T
 
     def __init__(
-        self, *, span: SpanContext, timeout: float | None, held: bool, settled: Callable[[Flight[T]], None]
+        self,
+        *,
+        span: SpanContext,
+        timeout: float | None,
+        held: bool,
+        settled: Callable[[Flight[T]], None],
+        linger: float = 0.0,
     ) -> None:
         self.span = span
         self.error: BaseException | None = None
         self.is_outdated = False
         self.outlasted = False
         self._started = time.monotonic()
-        self._deadline = math.inf if timeout is None else self._started + timeout
+        self._deadline = self._limited_to = math.inf if timeout is None else self._started + timeout
+        self._linger = min(self._deadline, self._started + linger)
         self._held = held
         self._settled = settled
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
@@ -100,6 +107,7 @@ class Flight(Generic[T]):
         with self._lock:
             if not self._done:
                 self._waiters[key] = partial(call_soon, loop, event.set)
+                self._limit(self._deadline)
         try:
             while not self._done:
                 remaining = self._remaining()
@@ -136,15 +144,30 @@ class Flight(Generic[T]):
     def _remove_waiter(self, key: object) -> None:
         with self._lock:
             self._waiters.pop(key, None)
-            is_unused = not self._waiters and not self._held and not self._done
-        if is_unused:
+            if self._waiters or self._held or self._done:
+                return
+            lingers = time.monotonic() < self._linger
+            if lingers:
+                self._limit(self._linger)
+        if not lingers:
             self.cancel(Abandoned())
+
+    def _limit(self, deadline: float) -> None:
+        """Set the time, on the monotonic clock, at which the fetch ends. Call with the lock held."""
+        if deadline != self._limited_to and not self._scope.cancel_called:
+            self._limited_to = deadline
+            call_soon(self._loop, self._apply_limit)
+
+    def _apply_limit(self) -> None:
+        """Set the deadline of the scope, which has the clock of the event loop; call in this event loop."""
+        self._scope.deadline = anyio.current_time() + max(0.0, self._limited_to - time.monotonic())
 
     async def _run(self, fetch: Callable[[*_Args], Awaitable[T]], *args: *_Args) -> None:
         try:
-            with self._scope, anyio.move_on_after(self._remaining()):
+            with self._scope:
+                self._apply_limit()
                 self._settle(result=await fetch(*args))
-            self._settle(error=OutOfTime())
+            self._settle(error=OutOfTime() if self._limited_to == self._deadline else Abandoned())
         except BaseException as error:  # noqa: BLE001  (passed on to the waiters)
             interrupt = interrupt_in(error)
             if not self._settle(error=interrupt or contained(error)) and interrupt is not None:

@@ -27,6 +27,7 @@ class ExternalTools:
     tools: tuple[Tool, ...]
     id: str = field(default="external", init=False)
     kind: str = field(default="static", init=False)
+    measures_requests: bool = field(default=True, init=False)
 
     def list_tools(self, ctx: DiscoveryContext) -> tuple[Tool, ...]:
         """Return the enabled tools."""

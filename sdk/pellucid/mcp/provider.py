@@ -89,6 +89,7 @@ class MCPProvider:
     """
 
     detached: Final = True
+    measures_requests: Final = True
 
     def __init__(
         self,

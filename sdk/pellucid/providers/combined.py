@@ -29,6 +29,7 @@ class Combined:
     patience: Patience | None = None
     kind: str = "combined"
     detached: bool = True
+    measures_requests: bool = True
     timeout: float = math.inf  # each provider has its own
     listers: tuple[Lister, ...] = field(init=False, repr=False)
 
@@ -109,6 +110,7 @@ class _Patient(DiscoveryProvider):
             on_invalid=facts.on_invalid,
         )
         self.kind = facts.kind
+        self._is_hub = not facts.measures_requests
         self.source = facts.source
         self.server_address, self.server_port = facts.server_address, facts.server_port
         self._provider = provider

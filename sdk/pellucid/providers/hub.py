@@ -6,13 +6,14 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final, Generic, NamedTuple
 
-import anyio
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.trace import SpanContext
 
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
@@ -22,9 +23,9 @@ from pellucid.context import DiscoveryContext, Patience
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, retry_after_of
-from pellucid.providers.fetches import Fetch, LateFailure, notify, observe, patience_of
+from pellucid.providers.fetches import Fetch, LateFailure, notify, patience_of
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
-from pellucid.telemetry import DISCOVERY, Boundary, boundary, current_scope
+from pellucid.telemetry import BACKGROUND_DISCOVERY, Entered, HubRequest, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, checked_catalog
 from pellucid.tools.tool import Hub, Tool, ToolSource
 from pellucid.types import DepsT_contra
@@ -37,6 +38,9 @@ LONGEST_BACKOFF: Final = 30.0
 
 JITTER: Final = 0.1
 """Maximum share by which the lifetime of an entry is shortened, so that entries do not all expire at once."""
+
+LINGER: Final = 5.0
+"""Seconds after its start in which a fetch goes on although no caller waits for it; longer if the objective is."""
 
 NOTICE: Final = "Tools of {id!r} may be missing at first: it is slow to list them. They are added when it does."
 """Sentence for the model. It stays true when the tools are there: other instructions would miss the prompt cache."""
@@ -67,8 +71,10 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     """Tools of a hub, listed with a cache.
 
     One fetch per key is in flight at a time, shared by all runs, event loops and threads. Each caller waits with its
-    own cancellation, and the fetch is cancelled when it has no waiters left. Failures are not cached, but after a
-    failure the provider backs off from the hub (0.5 s, doubled up to 30 s with each further failure).
+    own cancellation. A fetch that no caller waits for any longer goes on until 5 s after its start, or as long as the
+    objective if that is longer, so that it shows how slow the hub is. Failures are not cached, but after a failure the
+    provider backs off from the hub (0.5 s, doubled up to 30 s with each further failure), except for retries by
+    reliability rules.
 
     Args:
         hub: Hub that the catalogue is fetched from.
@@ -92,6 +98,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
 
     kind = "hub"
     detached = True
+    measures_requests = True
 
     hub: ToolHub[DepsT_contra]
     _: KW_ONLY
@@ -126,6 +133,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         self._late: BoundedMap[Hashable, LateFailure] = BoundedMap(self.max_entries)
         self._flights: dict[Hashable, Fetch] = {}
         self._outlasting: set[Fetch] = set()
+        self._is_hub = True
         reset_in_child(self, _lock=threading.RLock, _flights=dict, _outlasting=set)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT_contra]]:
@@ -151,20 +159,30 @@ class DiscoveryProvider(Generic[DepsT_contra]):
                 if flight is None and refusal is None:
                     flight = self._flight(key, held=revalidating)
             if flight is not None and not joined:
-                flight.start(self._refresh if revalidating else self._fetch, flight.context(ctx))
+                self._start(flight, flight.context(ctx))
             if entry is not None and revalidating:
                 return self._stale(entry, over, ctx, failure.error if failure is not None else None)
             if flight is None:
                 assert refusal is not None  # otherwise there is a fetch
                 return self._rescue(entry, over, ctx, refusal.__cause__ or refusal, refusal)
             ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
-            if await flight.outlasts(patience, ctx, joined=joined):
+            if await self._outlasts(flight, patience, ctx, joined=joined):
                 return self._pending(flight, entry, ctx, patience)
             if flight.error is None:
                 return flight.result.tools
             if not flight.abandoned:
                 return self._rescue(entry, over, ctx, flight.error, self._failed(flight.error))
             # The other waiters were cancelled as this caller joined, or their event loop ended: fetch again.
+
+    async def _outlasts(self, flight: Fetch, patience: Patience | None, ctx: DiscoveryContext, *, joined: bool) -> bool:
+        """Wait as `Fetch.outlasts` does. If the caller that started the fetch leaves, the rest is observed."""
+        try:
+            return await flight.outlasts(patience, ctx, joined=joined)
+        except BaseException:
+            if not joined and flight.needs_observer():
+                trigger = trace.get_current_span().get_span_context()
+                flight.observe(lambda: self._background(trigger, age=flight.age), self._caused)
+            raise
 
     def invalidate(self, key: Hashable | None = None) -> None:
         """Drop the catalogue of one key, or all catalogues; later callers do not join a fetch in flight."""
@@ -216,64 +234,63 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     def _flight(self, key: Hashable, *, held: bool) -> Fetch:
         """Register a fetch as in flight. Call with the lock held, and start the fetch without it."""
         span = trace.get_current_span().get_span_context()
-        timeout = None if held else self.timeout  # a refresh applies its timeout itself, so that its span has the error
-        flight = Fetch(span=span, timeout=timeout, held=held, settled=lambda flight: self._settle(key, flight))
+        linger = max(LINGER, self.objective or 0.0)
+        flight = Fetch(
+            span=span, timeout=self.timeout, held=held, settled=lambda flight: self._settle(key, flight), linger=linger
+        )
         self._flights[key] = flight
         return flight
 
+    def _start(self, flight: Fetch, ctx: DiscoveryContext) -> None:
+        """Start a fetch; if no caller waits for it from the start, within a boundary of its own."""
+        if not flight.is_observed:
+            flight.start(self._fetch, ctx)
+            return
+        self._observe(flight).run(flight.start, self._fetch, ctx)
+
     async def _fetch(self, ctx: DiscoveryContext) -> HubCatalog:
-        """Make a round trip for callers that wait for it; it belongs to the run of the first caller."""
-        hubs = current_scope().instruments.hubs
-        with hubs.fetching(self.id):
-            catalog = await race(self._fetch_catalog, ctx)
-        hubs.succeeded(self.id)
-        return catalog
+        """Make a round trip."""
+        if not self._is_hub:
+            return await race(self._fetch_catalog, ctx, self._ask)
+        request = HubRequest(current_scope(), self.id, self.kind, self.objective)
+        ctx.requested(request)  # the fetch ends it
+        return await race(self._fetch_catalog, ctx, partial(request.receive, self._ask))
 
-    async def _refresh(self, ctx: DiscoveryContext) -> HubCatalog:
-        """Make a round trip in the background."""
-        b = self._background()
-        token = otel_context.attach(otel_context.Context())
-        try:
-            with b:
-                with anyio.move_on_after(self.timeout):
-                    catalog = await self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
-                    b.note(tool_count=len(catalog.tools))
-                    return catalog
-                raise self._failed(OutOfTime())
-        finally:
-            otel_context.detach(token)
+    def _observe(self, flight: Fetch) -> Entered:
+        """Observe a fetch by a boundary of its own from now on."""
+        entered = self._background(trace.get_current_span().get_span_context(), age=flight.age)
+        flight.span = entered.boundary.span.get_span_context()
+        flight.observe(lambda: entered, self._caused)
+        return entered
 
-    def _background(self, *, age: float = 0.0) -> Boundary:
-        """Return the boundary of a round trip in no run, in a trace of its own, linked to the current span."""
+    def _background(self, trigger: SpanContext, *, age: float) -> Entered:
+        """Enter the boundary of a round trip in no run, in a trace of its own, linked to the span that triggered it."""
         scope = current_scope().detached()
-        trigger = trace.get_current_span().get_span_context()
         token = otel_context.attach(otel_context.Context())
         try:
             b = boundary(
                 scope,
-                DISCOVERY,
+                BACKGROUND_DISCOVERY,
                 self.id,
-                start=scope.now() - round(age * 1e9) if age else None,
+                start=scope.now() - round(age * 1e9),
                 provider_id=self.id,
                 provider_kind=self.kind,
                 server_address=self.server_address,
                 server_port=self.server_port,
                 cache="miss",
-                objective=self.objective,
             )
+            b.link(trigger)
+            return Entered(b)
         finally:
             otel_context.detach(token)
-        b.link(trigger)
-        return b
 
     def _pending(self, flight: Fetch, entry: _Entry | None, ctx: DiscoveryContext, patience: Patience | None) -> Tools:
         """Return the previous catalogue, or no tools, while a fetch continues in the background."""
         with self._lock:
-            is_observed, flight.is_observed = flight.is_observed, True
             if not flight.is_settled:
                 self._outlasting.add(flight)
-        if not is_observed:
-            observe(flight, self._background(age=flight.age), self._caused)
+        if flight.needs_observer():
+            self._observe(flight)
         ctx.report(cache="pending", link=flight.span)
         if entry is not None:
             return entry.tools
@@ -281,10 +298,14 @@ class DiscoveryProvider(Generic[DepsT_contra]):
             notify(ctx, NOTICE.format(id=self.id))
         return ()
 
-    async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:
+    async def _ask(self, ctx: DiscoveryContext) -> object:
         answer: object = self.hub.fetch_catalog(ctx)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def _fetch_catalog(
+        self, ctx: DiscoveryContext, ask: Callable[[DiscoveryContext], Awaitable[object]]
+    ) -> HubCatalog:
+        answer = await ask(ctx)
         lifetime = self.ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
         if isinstance(answer, HubCatalog):
             lifetime, answer = answer.lifetime, answer.tools
@@ -321,6 +342,8 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     def _refusal(self, key: Hashable, ctx: DiscoveryContext) -> DiscoveryError | None:
         """Return the error of a fetch that failed in the background since the last discovery, or of the back-off."""
         late = self._late.pop(key)
+        if ctx.is_retry:
+            return None
         if late is None or self.clock() - late.time > LONGEST_BACKOFF:
             return self._back_off(key)
         ctx.report(cache="pending", link=late.span)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout
 from pellucid.events import ToolsCatalogChanged, ToolsDiscoveryPending, ToolsQuarantined
 from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
-from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
+from pellucid.telemetry import DISCOVERY, Boundary, HubRequest, Recorded, Scope, boundary, once
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import LARGE_CATALOG, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.catalog_cache import Remembered
@@ -115,7 +116,10 @@ class Lister:
                 if link is not None:
                     b.link(link)
 
-            reporting = ctx.reporting(report, b.attributes, within)
+            def requested(request: HubRequest) -> None:
+                request.note(b)
+
+            reporting = ctx.reporting(report, b.attributes, within, requested)
             if facts.objective is not None:
                 scope.instruments.hubs.set(semconv.DISCOVERY_OBJECTIVE, provider_id, facts.objective)
             attempt = partial(self._attempt, scope, b, reporting, within)
@@ -127,10 +131,12 @@ class Lister:
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None, *, is_kept: bool = False
     ) -> ProviderCatalog:
         """Return the checked catalogue, and keep it for `last_known` on request."""
+        if b.noted("cache") in ("miss", "joined"):  # an earlier attempt reached the hub
+            ctx = ctx.reporting(ctx.report, ctx.describe, within, ctx.requested, is_retry=True)
         b.note(cache="none")  # reset the note of an earlier attempt
         try:
-            with self.answers:
-                catalog = await self.checked(await self._call(scope, b, ctx, within))
+            with self.answers, self._requesting(scope, b) as request:
+                catalog = await self.checked(await self._call(request, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
@@ -152,20 +158,45 @@ class Lister:
         Raises:
             DiscoveryError: as for `list`.
         """
-        unreported = ctx.reporting(_discard, _discard, within)  # a provider of `observe` adds nothing of its own then
-        return await self.checked(await self._call(current_scope(), None, unreported, within))
+        unreported = ctx.reporting(
+            _discard, _discard, within, _discard
+        )  # a provider of `observe` adds nothing of its own then
+        return await self.checked(await self._call(None, unreported, within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return the last catalogue for this identity and these skills, and its time on the monotonic clock."""
         return self._last_known.get(audience_of(ctx))
 
-    async def _call(self, scope: Scope, b: Boundary | None, ctx: DiscoveryContext, within: float | None) -> object:
+    @contextmanager
+    def _requesting(self, scope: Scope, b: Boundary) -> Iterator[HubRequest | None]:
+        """Measure the block as a request to the hub, unless the provider reports a cached list or measures itself."""
+        if self.facts.measures_requests:
+            yield None
+            return
+        request = HubRequest(scope, self.provider.id, self.facts.kind, self.facts.objective)
+        try:
+            yield request
+        except DiscoveryError as error:
+            request.end(error)
+            raise
+        except BaseException:
+            request.end(is_abandoned=True)
+            raise
+        finally:
+            if b.noted("cache") in ("none", "miss"):
+                request.end()
+            else:
+                request.discard()
+            request.note(b)
+
+    async def _call(self, request: HubRequest | None, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
         if self.facts.detached and self.facts.timeout is not None:
             timeout = None  # the provider applies its own timeout, and may serve an old list after it
         try:
             answer = self.provider.list_tools(ctx)
-            return await self._receive(scope, b, answer, timeout) if inspect.isawaitable(answer) else answer
+            if inspect.isawaitable(answer):
+                return await self._receive(request, answer, timeout)
         except OutOfTime:
             raise DiscoveryTimeout(
                 self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal"
@@ -175,22 +206,24 @@ class Lister:
         except BaseException as error:  # noqa: BLE001  (raised as a DiscoveryError)
             failure = contained(error)
             raise DiscoveryError(self.provider.id, describe(failure)) from failure
+        if request is not None:
+            request.answered()
+        return answer
 
-    async def _receive(self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None) -> object:
+    async def _receive(self, request: HubRequest | None, answer: Awaitable[Any], within: float | None) -> object:
+        async def receive() -> object:
+            return await answer
+
+        call = receive if request is None else partial(request.receive, receive)
         if self.facts.detached:
             with anyio.move_on_after(within):
-                return await answer
+                return await call()
             raise OutOfTime
-        hubs = scope.instruments.hubs
         try:
-            with hubs.fetching(self.provider.id):
-                listed = await race(lambda: answer, within=within)
+            return await race(call, within=within)
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step
-        if b is None or b.noted("cache") in ("none", "miss"):  # a cached list does not show that the hub works
-            hubs.succeeded(self.provider.id)
-        return listed
 
     async def checked(self, answer: object) -> ProviderCatalog:
         """Return the checked catalogue of `answer` as `check` does; check many tools in a worker thread.

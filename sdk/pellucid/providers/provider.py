@@ -29,8 +29,10 @@ class ToolProvider(Protocol[DepsT_contra]):
     - `server_address`, `server_port`: the hub's host and port;
     - `source`: source of those of its tools that have the default source `builtin`;
     - `on_invalid`: `"quarantine"` omits broken tools, with an event, instead of failing;
-    - `detached`: true if a cancelled `list_tools` returns at once whatever the hub does, and the provider counts its
-      fetches and applies its `timeout`, if it has one, itself;
+    - `detached`: true if a cancelled `list_tools` returns at once whatever the hub does, and the provider applies its
+      `timeout`, if it has one, itself;
+    - `measures_requests`: true if the provider makes no requests, or measures them itself; otherwise each call of
+      `list_tools` that reports no cached list is measured as a request to a hub;
     - `aclose()`: releases resources;
     - `explain(ctx)`: sync or async; gives `agent.explain` the reasons why a tool is not listed, see `ExplainContext`.
     """
@@ -126,6 +128,7 @@ class ProviderFacts(NamedTuple):
     on_invalid: OnInvalid = "fail"
     detached: bool = False
     timeout: float | None = None
+    measures_requests: bool = False
 
     @classmethod
     def of(cls, provider: ToolProvider[Any]) -> ProviderFacts:

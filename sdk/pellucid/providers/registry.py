@@ -60,6 +60,7 @@ class ToolRegistry(Generic[DepsT]):
     """
 
     kind = "registry"
+    measures_requests = True
 
     def __init__(
         self,

@@ -75,6 +75,7 @@ class SkillProvider:
 
     id = SKILLS
     kind = "skill"
+    measures_requests = True
 
     def __init__(self, skills: Iterable[Skill[Any]]) -> None:
         self.skills: dict[str, Skill[Any]] = {}

@@ -27,6 +27,7 @@ class StaticTools:
     tools: tuple[Tool[Any], ...]
     id: str = "static"
     kind: str = "static"
+    measures_requests: bool = True
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
         """Return the tools."""
@@ -52,6 +53,7 @@ class SkillScopedTools:
     skill_id: str
     tools: tuple[Tool[Any], ...]
     kind: str = "skill"
+    measures_requests: bool = True
 
     @property
     def id(self) -> str:

@@ -118,6 +118,7 @@ class TapeProvider:
 
     detached = True
     """It does not wait for anything outside of the run."""
+    measures_requests = True
 
     def __init__(
         self, playback: Playback, provider_id: str, parents: Sequence[TapedSpan], provider: ToolProvider | None

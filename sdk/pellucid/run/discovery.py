@@ -60,11 +60,7 @@ async def _guarded(
             return _last_known(run, b, lister, ctx, situation)
         return lister.check(await decision.result(situation))
 
-    try:
-        return await gate.run(attempt, fall_back=fall_back)
-    finally:
-        if gate.attempt > 1:
-            b.note(attempts=gate.attempt)
+    return await gate.run(attempt, fall_back=fall_back)
 
 
 def _emit_failed(run: Run, b: Boundary, started: int, lister: Lister, error: Exception) -> None:

@@ -27,6 +27,7 @@ from pellucid.semconv.names import (
     NETWORK_TRANSPORT,
     OPERATION,
     OPERATION_NAME,
+    OUTCOME,
     PROVIDER_ID,
     PROVIDER_KIND,
     PROVIDER_NAME,
@@ -83,7 +84,7 @@ _gauge: Final = partial(Metric, "gauge")
 
 DISCOVERY_DURATION: Final = _duration(
     "pellucid.tool.discovery.duration",
-    "Time a tool provider took to list its tools.",
+    "Time that a run waited for a tool provider's list.",
     (PROVIDER_ID, PROVIDER_KIND, DISCOVERY_CACHE, ERROR_TYPE),
     (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
 )
@@ -95,6 +96,36 @@ DISCOVERY_OVER_OBJECTIVE: Final = _counter(
     "pellucid.tool.discovery.over_objective",
     "Discoveries that took longer than the objective which their tool provider declared.",
     DISCOVERY_DURATION.attributes,
+)
+HUB_LISTING_DURATION: Final = _duration(
+    "pellucid.hub.listing.duration",
+    "Time from a request for a hub's tools to the answer, or until the request was given up.",
+    (PROVIDER_ID, PROVIDER_KIND, OUTCOME, ERROR_TYPE),
+    (*DISCOVERY_DURATION.buckets, 120.0, 300.0, 600.0, 1800.0),
+)
+HUB_OVER_OBJECTIVE: Final = _counter(
+    "{request}",
+    "pellucid.hub.over_objective",
+    "Requests for a hub's tools that took longer than its objective, less the delay of the event loop.",
+    HUB_LISTING_DURATION.attributes,
+)
+HUB_STREAK: Final = _gauge(
+    "{request}",
+    "pellucid.hub.over_objective.streak",
+    "Latest consecutive requests for a hub's tools that were over its objective.",
+    (PROVIDER_ID,),
+)
+HUB_UNANSWERED_AGE: Final = _gauge(
+    "s",
+    "pellucid.hub.unanswered.age",
+    "Time since the first request after a hub's last answer; 0 after an answer.",
+    (PROVIDER_ID,),
+)
+WAKEUP_DELAY: Final = _duration(
+    "pellucid.runtime.wakeup.delay",
+    "Time from the answer of a hub to the moment at which the event loop resumed the run that waited for it.",
+    (),
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
 DISCOVERY_PENDING_DURATION: Final = _duration(
     "pellucid.tool.discovery.pending.duration",

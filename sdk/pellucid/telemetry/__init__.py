@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from pellucid.module_names import module_getattr
 from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
+from pellucid.telemetry.entered import Entered
+from pellucid.telemetry.hub_requests import HubRequest
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.observable import Observable
-from pellucid.telemetry.phases import AWAIT, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
+from pellucid.telemetry.phases import AWAIT, BACKGROUND_DISCOVERY, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
 from pellucid.telemetry.pipeline import Listener, Pipeline, TelemetryOptions, current_default
 from pellucid.telemetry.recording import Recorded
 from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope, shared_scope
 
 __all__ = [
     "AWAIT",
+    "BACKGROUND_DISCOVERY",
     "COMPOSE",
     "DEFAULT_REDACTORS",
     "DISCOVERY",
@@ -23,6 +26,8 @@ __all__ = [
     "RUN",
     "Boundary",
     "CapturePolicy",
+    "Entered",
+    "HubRequest",
     "Listener",
     "Listeners",
     "Observable",

@@ -74,7 +74,7 @@ class Boundary:
     def __enter__(self) -> Self:
         if self.context is not self._outer:
             self._attached = otel_context.attach(self.context)
-        self._scope.open[self] = self._abandon
+        self._scope.open[self] = self.abandon
         event = self._phase.started
         if event is not None and self._scope.has_listener(event.name):
             try:
@@ -91,7 +91,7 @@ class Boundary:
         if self._scope.open.pop(self, None) is not None:
             self._end(contained(error) if error is not None and is_exit(error) else error or self._error)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """End a boundary whose code was abandoned; the later exit of that code then has no effect."""
         if self._scope.open.pop(self, None) is not None:
             self._end(_Abandoned())
@@ -114,9 +114,9 @@ class Boundary:
         """Set attributes that are not in the phase's `names`."""
         self._extra = {**self._extra, **attributes}
 
-    def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
+    def event(self, name: str, facts: Mapping[str, AttributeValue], time: int | None = None) -> None:
         """Add an event to the span, unless the span has ended because its run was abandoned."""
-        self._scope.add_event(self.span, name, facts, self._end_time)
+        self._scope.add_event(self.span, name, facts, self._end_time if time is None else time)
 
     def fail(self, error: Exception) -> None:
         """Mark the phase as failed although it returns, such as a tool whose failure is a result for the model."""
@@ -194,7 +194,7 @@ class Boundary:
         described = self._described(error) if is_described else None
         if scope.tracer is not None:
             scope.guarded("span", self._end_span, end, error, described)
-        if scope.is_measured:
+        if scope.is_measured and phase.is_measured:
             scope.guarded("metric", self._measure, end)
         if event is not None and is_emitted:
             scope.emit(event, self.span.get_span_context(), notes)

@@ -6,8 +6,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
@@ -86,21 +85,31 @@ class Hubs:
         self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
         self._circuits: BoundedMap[tuple[str, str], WeakSet[Leveled]] = _table()
         self._inflight: BoundedMap[str, dict[object, tuple[float, EventLoopToken]]] = _table()
+        self._unanswered: BoundedMap[str, float | None] = _table()
         self._latest: dict[str, BoundedMap[str, float]] = {metric.name: _table() for metric in _SET}
-        reset_in_child(self, _lock=threading.RLock, _inflight=_table)
+        reset_in_child(self, _lock=threading.RLock, _inflight=_table, _unanswered=_table)
 
-    @contextmanager
-    def fetching(self, provider_id: str) -> Iterator[None]:
-        """Count a fetch as in flight until the context exits."""
-        key, start = object(), (time.monotonic(), current_token())
+    def sent(self, provider_id: str) -> object:
+        """Note a request that was sent to a hub, and return the key for `ended`."""
+        key, now = object(), time.monotonic()
         with self._lock:
-            fetches = self._inflight.setdefault(provider_id, {})
-            fetches[key] = start
-        try:
-            yield
-        finally:
-            with self._lock:
-                fetches.pop(key, None)
+            self._inflight.setdefault(provider_id, {})[key] = (now, current_token())
+            if self._unanswered.get(provider_id) is None:
+                self._unanswered.put(provider_id, now)
+        return key
+
+    def ended(self, provider_id: str, key: object, *, is_answered: bool | None) -> None:
+        """Note that a request was answered or given up; None if it turned out to be none."""
+        with self._lock:
+            start, _ = self._inflight.setdefault(provider_id, {}).pop(key, (None, None))
+            if is_answered or (is_answered is None and self._unanswered.get(provider_id) == start):
+                self._unanswered.put(provider_id, None)
+
+    def streak(self, provider_id: str, *, is_late: bool) -> None:
+        """Count consecutive requests that were over the hub's objective."""
+        with self._lock:
+            before = self._latest[semconv.HUB_STREAK.name].get(provider_id) or 0.0
+            self.set(semconv.HUB_STREAK, provider_id, before + 1 if is_late else 0.0)
 
     def set(self, gauge: semconv.Metric, provider_id: str, value: float) -> None:
         """Set the gauge of a provider: its objective, its last success or the size of its catalogue."""
@@ -123,6 +132,7 @@ class Hubs:
         return {
             semconv.DISCOVERY_INFLIGHT.name: self.inflight,
             semconv.DISCOVERY_INFLIGHT_AGE.name: self.ages,
+            semconv.HUB_UNANSWERED_AGE.name: self.unanswered,
             **{gauge.name: partial(self.latest, gauge) for gauge in _SET},
         }
 
@@ -145,6 +155,12 @@ class Hubs:
         now = time.monotonic()
         return {provider_id: now - min(starts, default=now) for provider_id, starts in self._starts()}
 
+    def unanswered(self) -> dict[str, float]:
+        """Return the seconds since the first request after each hub's last answer; 0 after an answer."""
+        now = time.monotonic()
+        with self._lock:
+            return {id_: 0.0 if since is None else now - since for id_, since in self._unanswered.items()}
+
     def _starts(self) -> list[tuple[str, list[float]]]:
         """Return the starts of fetches in flight, without those whose event loop was stopped and that never end."""
         with self._lock:
@@ -152,7 +168,12 @@ class Hubs:
         return [(id_, [start for start, loop in fetches if is_running(loop)]) for id_, fetches in inflight]
 
 
-_SET: Final = (semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semconv.CATALOG_SIZE)
+_SET: Final = (
+    semconv.DISCOVERY_OBJECTIVE,
+    semconv.DISCOVERY_LAST_SUCCESS,
+    semconv.CATALOG_SIZE,
+    semconv.HUB_STREAK,
+)
 """Gauges of providers with the value that was last set."""
 
 _READ: Final = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from opentelemetry.trace import SpanKind
@@ -31,6 +31,7 @@ class Phase:
         input: Attribute of the recorded input.
         output: Attribute of the recorded output.
         late: Counter of the boundaries that took longer than their `objective`, with the labels of the histogram.
+        is_measured: Whether the duration is measured.
         exception: Name of the log record of an exception that ends the boundary; None if there is none.
     """
 
@@ -47,6 +48,7 @@ class Phase:
     input: str = semconv.INPUT
     output: str = semconv.OUTPUT
     late: semconv.Metric | None = None
+    is_measured: bool = True
     exception: str | None = None
 
 
@@ -101,6 +103,7 @@ DISCOVERY: Final = Phase(
         "cache": semconv.DISCOVERY_CACHE,
         "tool_count": semconv.DISCOVERY_TOOL_COUNT,
         "attempts": semconv.DISCOVERY_ATTEMPTS,
+        "listing": semconv.HUB_LISTING_SECONDS,
         "digest": semconv.CATALOG_DIGEST,
         "changed": semconv.CATALOG_CHANGED,
         "server_address": semconv.SERVER_ADDRESS,
@@ -113,6 +116,12 @@ DISCOVERY: Final = Phase(
     completed=events.ToolsDiscoveryCompleted,
     failed=events.ToolsDiscoveryFailed,
 )
+BACKGROUND_DISCOVERY: Final = replace(
+    DISCOVERY,
+    attributes={**DISCOVERY.attributes, semconv.DISCOVERY_BACKGROUND: True},
+    is_measured=False,
+)
+"""Discovery that no run waits for; its requests are measured."""
 COMPOSE: Final = Phase(
     name=semconv.COMPOSE,
     operation=semconv.COMPOSE_REQUEST,
