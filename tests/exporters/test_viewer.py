@@ -275,7 +275,7 @@ async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
     async with client(StoreReader(tmp_path / "warm.db")) as http:
         for page in ("/", "/hub?id=cold"):
             text = await text_of(http, page)
-            assert "Round trips by duration" in text
+            assert "Requests by duration" in text
             assert "/runs//" not in text
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.quantiles import Quantile, Sample
 
 RUNNING: Final = "running"
 """Status of a run or span that has begun and not ended."""
@@ -165,33 +166,44 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRow:
-    """Round trips of one hub in a window of time.
+    """Requests to one hub in a window of time, by the minute in which they ended.
 
     Attributes:
-        objective, p50, p95, p99: Seconds.
+        objective: Seconds.
+        calls: Number of requests.
+        failures: Number of requests that ended otherwise than with a list of tools.
+        outcomes: Number of requests by `pellucid.outcome`.
         by_minute: Counts of the buckets by the start of the minute (nanoseconds); one more than there are bounds.
         bounds: Upper bounds of the buckets, inclusive, in seconds.
-        exemplars: Run id and span id of a round trip in a bucket, by the bucket's index.
+        samples: Durations by the start of the minute.
+        exemplars: Run id and span id of the latest request in a bucket, by the bucket's index.
+        p50, p95, p99: Quantiles of the durations.
         cache: Number of discoveries by cache outcome.
         in_flight_since: Start of the oldest discovery that has not ended.
-        late: Number of round trips that took longer than the objective, by minute.
-        last_success: Start of the latest minute in the window with a round trip that succeeded.
+        late: Number of requests over the objective, less the delay of a busy process, by minute.
+        delayed: Number of requests of whose measured duration half or more was the delay of a busy process.
+        last_success: Start of the latest minute in the window with a request that succeeded.
+        unanswered_since: Start of the first of the latest minutes in which no request was answered.
     """
 
     provider_id: str
     objective: float | None = None
     calls: int = 0
     failures: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
     by_minute: Mapping[int, Sequence[int]] = field(default_factory=dict)
     bounds: Sequence[float] = ()
+    samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     exemplars: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
+    p50: Quantile | None = None
+    p95: Quantile | None = None
+    p99: Quantile | None = None
     cache: Mapping[str, int] = field(default_factory=dict)
     in_flight_since: int | None = None
     late: Mapping[int, int] = field(default_factory=dict)
+    delayed: int = 0
     last_success: int | None = None
+    unanswered_since: int | None = None
 
 
 SUMMED: Final = (

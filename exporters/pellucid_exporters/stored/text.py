@@ -7,6 +7,8 @@ import time
 from datetime import datetime
 from typing import Final, TypeGuard
 
+from pellucid_exporters.stored.quantiles import Quantile
+
 MOST: Final = 20_000
 """Characters of one text that a page shows; the rest is behind a link to the raw text."""
 
@@ -65,6 +67,11 @@ def seconds(value: float | None) -> str:
         if value >= least:
             return f"{value / unit:.0f} {name}" if value >= 100 * unit else f"{value / unit:.3g} {name}"
     return f"{value * 1e6:.0f} µs"
+
+
+def quantile(value: Quantile | None) -> str:
+    """Return a quantile, marked unless it is exact."""
+    return UNKNOWN if value is None else f"{value.mark} {seconds(value.seconds)}".strip()
 
 
 def money(value: object) -> str:

@@ -107,6 +107,7 @@ def _templates() -> jinja2.Environment:
         lines_cut=text.lines_cut,
         money=text.money,
         nested=text.nested,
+        quantile=text.quantile,
         parsed=parse,
         seconds=text.seconds,
         shown=functools.partial(json.dumps, ensure_ascii=False, default=str),
