@@ -403,7 +403,7 @@ async def test_costs_of_nested_runs_are_added_up(tmp_path: Path, capsys: pytest.
         page = await text_of(http, "/runs")
         assert page.count("nested in") == 2
         assert f'nested in <a href="/runs/{rows["lead"].run_id}/"><code>{rows["lead"].run_id[:8]}<' in page
-        assert "$0.5 with 2 nested runs" in page
+        assert '<small title="with 2 nested runs">$0.5 in all</small>' in page
         page = await text_of(http, f"/runs/{rows['lead'].run_id}/")
         assert "$0.5 with 2 nested runs" in page
         assert "450 / 50 with 2 nested runs" in page
