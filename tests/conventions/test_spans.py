@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,17 +13,22 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from pellucid import (
     Agent,
     CancelToken,
+    DiscoveryError,
+    DiscoveryProvider,
     Identity,
     Limits,
+    Message,
     ModelDelta,
     ModelError,
+    ModelResponse,
     RunCancelled,
     RunStream,
     RunTimeout,
     TelemetryOptions,
+    ToolCall,
     semconv,
 )
-from pellucid.testing import ScriptedModel
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support import scene
 from support.clock import SOON, pass_time
 from support.conventions import ATTRIBUTES, SPANS, TYPES
@@ -64,6 +70,34 @@ def operation(span: ReadableSpan) -> str:
 def of_conventions(span: ReadableSpan) -> set[str]:
     """Return the names of a span's attributes that belong to the conventions."""
     return {name for name in attributes(span) if not name.startswith("pellucid.")}
+
+
+async def test_a_run_that_called_no_model_has_no_finish_reason(telemetry: Captured) -> None:
+    """A hub that fails before the first model call leaves `finish_reasons` out; one that fails later does not."""
+    hub = DiscoveryProvider(FakeHub(faults=[ConnectionError("gone")]), id="hub", ttl=0)
+    with pytest.raises(DiscoveryError):
+        await within(Agent("a", model=ScriptedModel("x"), providers=[hub]).run("go"))
+    assert semconv.RESPONSE_FINISH_REASONS not in attributes(telemetry.span("invoke_agent"))
+    later = DiscoveryProvider(FakeHub(faults=[None, ConnectionError("gone")]), id="later", ttl=0)
+    with pytest.raises(DiscoveryError):
+        await within(Agent("b", model=ScriptedModel(ToolCall("no", {}), "x"), providers=[later]).run("go"))
+    assert attributes(telemetry.span("invoke_agent b"))[semconv.RESPONSE_FINISH_REASONS] == ("error",)
+
+
+@pytest.mark.parametrize(
+    ("of_response", "of_message", "reason"),
+    [("stop", "tool_call", "tool_call"), ("length", "stop", "length"), ("stop", None, "stop")],
+)
+async def test_finish_reasons_agree(telemetry: Captured, of_response: Any, of_message: Any, reason: str) -> None:
+    """The span's finish reason is that of its output message, wherever the model said it."""
+    message = Message("assistant", "yes", finish_reason=of_message)
+    model = FunctionModel(lambda request: ModelResponse(message=message, finish_reason=of_response))
+    result = await within(Agent("a", model=model).run("go"))
+    chat = attributes(telemetry.span("chat"))
+    assert chat[semconv.RESPONSE_FINISH_REASONS] == (reason,)
+    assert json.loads(str(chat[semconv.OUTPUT_MESSAGES]))[0]["finish_reason"] == reason
+    assert attributes(telemetry.span("invoke_agent"))[semconv.RESPONSE_FINISH_REASONS] == (reason,)
+    assert result.stop_reason == reason
 
 
 @pytest.mark.parametrize("how", ["run", "stream"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
 from pellucid_exporters.console.hub_stats import MOST_HUBS, HubStatsProcessor, hub_table
@@ -25,23 +24,26 @@ class Hubs:
         hub: str,
         ms: int,
         *,
-        cache: str | None = "miss",
+        cache: str = "miss",
         error: str | None = None,
         outcome: str | None = None,
     ) -> None:
-        """Feed one discovery."""
+        """Feed one discovery, with a request to the hub if it missed the cache; only that says how it ended."""
         attributes = {
             semconv.PHASE: semconv.DISCOVERY,
             semconv.PROVIDER_ID: hub,
-            semconv.OUTCOME: outcome or (semconv.FAILED if error else semconv.COMPLETED),
-            **({semconv.DISCOVERY_CACHE: cache} if cache else {}),
-            **({semconv.ERROR_TYPE: error} if error else {}),
+            semconv.DISCOVERY_CACHE: cache,
         }
         tracer = self.provider.get_tracer(semconv.SCOPE)
         span = tracer.start_span(f"discover_tools {hub}", attributes=attributes, start_time=SECOND)
-        if error:
-            span.set_status(StatusCode.ERROR)
-        span.end(end_time=SECOND + ms * MILLISECOND)
+        if cache == "miss":
+            request: dict[str, str | float] = {
+                semconv.PROVIDER_ID: hub,
+                semconv.OUTCOME: outcome or (semconv.FAILED if error else semconv.COMPLETED),
+                semconv.HUB_LISTING_SECONDS: ms / 1000,
+            }
+            span.add_event(semconv.HUB_LISTING, request, SECOND)
+        span.end(end_time=SECOND + 2 * ms * MILLISECOND)
 
 
 def test_percentiles_are_of_round_trips_that_succeeded() -> None:
@@ -52,7 +54,7 @@ def test_percentiles_are_of_round_trips_that_succeeded() -> None:
     hubs.discovery("a", 0, cache="hit")
     hubs.discovery("a", 0, cache="joined")
     hubs.discovery("a", 0, cache="pending")
-    hubs.discovery("a", 0, cache="none", error="backoff")
+    hubs.discovery("a", 0, cache="none")
     hubs.discovery("a", 0, error="OSError")
     hubs.discovery("a", 1)
     (stats,) = hubs.processor.stats({"a": 0.2})
@@ -74,15 +76,15 @@ def test_verdicts() -> None:
     assert verdicts == {"slow": "slow", "failing": "failing", "idle": "-", "free": "ok"}
 
 
-def test_a_cancelled_round_trip_says_nothing_about_the_hub() -> None:
-    """Callers who gave up neither mend a failing hub nor make one look well that was never heard of."""
+def test_a_request_that_was_given_up_is_a_failure() -> None:
+    """A hub that did not answer is failing, whether it ran out of time or its callers left."""
     hubs = Hubs()
-    hubs.discovery("failing", 1, error="OSError")
-    hubs.discovery("failing", 5, outcome=semconv.CANCELLED)
-    hubs.discovery("unknown", 5, outcome=semconv.CANCELLED, cache=None)
-    failing, unknown = hubs.processor.stats()
-    assert (failing.round_trips, failing.failures, failing.verdict) == (2, 1, "failing")
-    assert (unknown.round_trips, unknown.hits, unknown.verdict) == (1, 0, "-")
+    for outcome in (semconv.TIMEOUT, semconv.ABANDONED):
+        hubs.discovery(outcome, 5, outcome=outcome)
+    assert [(stats.failures, stats.p50, stats.verdict) for stats in hubs.processor.stats()] == [
+        (1, None, "failing"),
+        (1, None, "failing"),
+    ]
 
 
 def test_of_very_many_hubs_the_idlest_is_forgotten() -> None:

@@ -221,7 +221,10 @@ async def test_a_replay_counts_for_no_hub(path: Path) -> None:
         for run_id, replayed in (("a" * 32, {}), ("b" * 32, {semconv.REPLAY_OF: "a" * 32})):
             facts = {semconv.RUN_ID: run_id, semconv.PROVIDER_ID: "git", semconv.DISCOVERY_CACHE: "miss", **replayed}
             for phase in (semconv.DISCOVERY, semconv.RUN):
-                tracer.start_span(phase, attributes={semconv.PHASE: phase, **facts}).end()
+                span = tracer.start_span(phase, attributes={semconv.PHASE: phase, **facts})
+                if phase == semconv.DISCOVERY:
+                    span.add_event(semconv.HUB_LISTING, {semconv.PROVIDER_ID: "git", semconv.HUB_LISTING_SECONDS: 0.1})
+                span.end()
         assert telemetry.flush()
         reader = StoreReader(path)
         runs = {run.run_id[0]: run.replay_of for run in reader.runs()}
@@ -298,7 +301,7 @@ async def test_what_hangs_is_visible(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_minutes_of_hubs_agree_with_the_metrics(path: Path) -> None:
-    """Counts by bucket and cache outcome are those of the histogram; each bucket has an exemplar in the store."""
+    """Requests by bucket and discoveries by cache outcome are those of the histograms; exemplars are in the store."""
     with storing(path, tail_sampling=TailSampling(share=0.0)) as telemetry:
         for number in range(3):
             hub = DiscoveryProvider(FakeHub(), id=f"hub-{number}")
@@ -309,30 +312,26 @@ async def test_minutes_of_hubs_agree_with_the_metrics(path: Path) -> None:
         assert await anyio.to_thread.run_sync(telemetry.flush, 10)
         reader = StoreReader(path)
         rows = reader.hubs(0, 2**62)
-        family = scrape(telemetry.prometheus_url)["pellucid_tool_discovery_duration_seconds"]
+        families = scrape(telemetry.prometheus_url)
         spans = {span.span_id for row in reader.runs() for span in reader.spans(row.run_id)}
+    waits, requests = (
+        [sample for sample in families[name].samples if sample.name.endswith("_bucket")]
+        for name in ("pellucid_tool_discovery_duration_seconds", "pellucid_hub_listing_duration_seconds")
+    )
     assert [row.provider_id for row in rows] == ["hub-0", "hub-1", "hub-2"]
     for row in rows:
-        found = [
-            sample
-            for sample in family.samples
-            if sample.labels["pellucid_provider_id"] == row.provider_id and sample.name.endswith("_bucket")
-        ]
         counts = {
-            cache: int(sample.value)
-            for sample in found
-            for cache in [sample.labels["pellucid_discovery_cache"]]
-            if sample.labels["le"] == "+Inf"
+            sample.labels["pellucid_discovery_cache"]: int(sample.value)
+            for sample in waits
+            if sample.labels["pellucid_provider_id"] == row.provider_id and sample.labels["le"] == "+Inf"
         }
         assert row.cache == counts == {"miss": 1, "hit": 3}
-        missed = [
-            sample.value
-            for sample in found
-            if sample.labels["pellucid_discovery_cache"] == "miss" and sample.labels["le"] != "+Inf"
-        ]
+        made = [sample for sample in requests if sample.labels["pellucid_provider_id"] == row.provider_id]
+        assert {sample.labels["pellucid_outcome"] for sample in made} == {"completed"} == row.outcomes.keys()
         (minute,) = row.by_minute.values()
-        assert [sum(minute[: number + 1]) for number in range(len(row.bounds))] == missed
-        assert row.p95 is not None
+        found = [sample.value for sample in made if sample.labels["le"] != "+Inf"]
+        assert [sum(minute[: number + 1]) for number in range(len(row.bounds))] == found
+        assert (row.calls, row.failures) == (1, 0)
         assert {span_id for _, span_id in row.exemplars.values()} <= spans
 
 

@@ -73,6 +73,10 @@ for thread in threading.enumerate():
 """
 
 
+RESULT = """
+await agent("resulting").run("x")
+"""
+
 DOCS = Path(__file__).parents[2] / "docs" / "exporters" / "console.md"
 
 
@@ -94,7 +98,8 @@ def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pyte
     """A tree is updated in place while its run is in progress, and ends with input and output, folded and escaped."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     documented = re.findall(r"^```ipython\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)
-    _, watched, two, plain, of_docs = execute(tmp_path, SETUP, WATCHED, TWO, PLAIN, "\n".join(documented))
+    cells = (SETUP, WATCHED, TWO, PLAIN, RESULT, "\n".join(documented))
+    _, watched, two, plain, result, of_docs = execute(tmp_path, *cells)
     said = "".join(output.get("text", "") for output in watched)
     assert said == "Here it is. [False, True] True False\n"
     (shown,) = documents(watched)
@@ -109,5 +114,11 @@ def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pyte
     (quiet,) = documents(plain)
     assert "<details>" not in quiet
     assert plain[-1]["data"]["text/plain"] == "'no updates go on'"
+    lines = result[-1]["data"]["text/plain"].splitlines()
+    assert lines[0].startswith("RunResult completed (stop), run ")
+    assert lines[1:] == [
+        "2 iterations, 4 messages, input tokens unknown, output tokens unknown",
+        "output: 'Here it is.'",
+    ]
     (hello,) = documents(of_docs)
     assert "invoke_agent support" in hello

@@ -339,3 +339,19 @@ def test_signals_can_be_left_out(receiver: Receiver, protocol: OtlpProtocol, sig
         assert {found for found, _ in receiver.requests} == {signal}
     finally:
         telemetry.shutdown()
+
+
+def test_a_number_beyond_64_bits_loses_its_data_point_only(telemetry: Telemetry, receiver: Receiver) -> None:
+    """Other metrics of the same export arrive, and so do the other points of the metric."""
+    meter = telemetry.meter_provider.get_meter("app")
+    meter.create_counter("small").add(1)
+    counter = meter.create_counter("mixed")
+    counter.add(1, {"size": "small"})
+    for _ in range(3):
+        counter.add(2**62, {"size": "large"})
+    meter.create_histogram("sizes").record(2**64)
+    assert telemetry.flush()
+    found = {metric.name: metric for metric in receiver.metrics}
+    assert found.keys() >= {"small", "mixed", "sizes"}
+    assert [attributes_of(point)["size"] for point in found["mixed"].sum.data_points] == ["small"]
+    assert not receiver.faults

@@ -207,6 +207,16 @@ def test_an_alert_leads_to_a_span_that_shows_it(scene: tuple[list[Alert], StoreR
     assert by_name["ToolHubFailing", "down"].value == 1.0
 
 
+def test_quantiles_of_models_are_exact(scene: tuple[list[Alert], StoreReader]) -> None:
+    """A model's p95 is the duration of one of its calls."""
+    found, reader = scene
+    (alert,) = [alert for alert in found if alert.name == "ModelSlow" and "slow-model" in alert.summary]
+    spans = [span for run in reader.runs(model="slow-model") for span in reader.spans(run.run_id)]
+    durations = [(span.end - span.start) / 1e9 for span in spans if span.end and span.phase == "inference"]
+    assert len(durations) == TIMES
+    assert alert.value == max(durations)
+
+
 def test_limits_are_those_of_the_rules(scene: tuple[list[Alert], StoreReader]) -> None:
     """With the shipped thresholds only what fails often enough fires, and nothing does at other times."""
     _, reader = scene

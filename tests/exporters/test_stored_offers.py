@@ -41,7 +41,7 @@ async def offers_of(path: Path, *steps: Any, **options: Any) -> list[list[ToolOf
     return [tool_offers(content, events, span) for span in spans if span.phase == semconv.INFERENCE]
 
 
-def reasons(offers: Sequence[ToolOffer]) -> dict[str, tuple[bool, str]]:
+def reasons(offers: Sequence[ToolOffer]) -> dict[str, tuple[bool | None, str]]:
     """Return whether each tool was offered, and the reason."""
     return {offer.name: (offer.is_offered, offer.reason) for offer in offers}
 

@@ -16,10 +16,13 @@ import httpx2 as httpx
 import pytest
 from opentelemetry import trace
 
-from pellucid import Agent, DiscoveryProvider, ToolCall, semconv
+from pellucid import Agent, DiscoveryProvider, Message, ModelResponse, ToolCall, Usage, semconv
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_commands.inspection import runs as runs_command
 from pellucid_commands.inspection import show
 from pellucid_exporters import StoreReader
+from pellucid_exporters.file.reader import FileReader
+from pellucid_exporters.options import resolve_file
 from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer import create_viewer_app
@@ -272,7 +275,7 @@ async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
     async with client(StoreReader(tmp_path / "warm.db")) as http:
         for page in ("/", "/hub?id=cold"):
             text = await text_of(http, page)
-            assert "Round trips by duration" in text
+            assert "Requests by duration" in text
             assert "/runs//" not in text
 
 
@@ -360,6 +363,60 @@ async def test_a_run_of_thousands_of_spans_stays_small(large: Path, state: str, 
     assert page.count('class="r ') == 5_000
     assert page.count(" open><summary>") == open_groups
     assert len(page.encode()) < 1_000_000
+
+
+def spending(answer: str | ToolCall, dollars: float) -> ModelResponse:
+    """Return an answer that used 100 tokens for some dollars."""
+    message = Message("assistant", [answer] if isinstance(answer, ToolCall) else answer)
+    return ModelResponse(message=message, usage=Usage(input_tokens=90, output_tokens=10, cost=dollars))
+
+
+async def test_costs_of_nested_runs_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows, pages and `--min-cost` have a run's own tokens and cost, and those with the runs nested in it."""
+    store, recording = tmp_path / "nested.db", tmp_path / "nested.jsonl"
+    with storing(store, file=resolve_file(recording)) as telemetry:
+        deepest = Agent("deepest", model=ScriptedModel(spending("found", 0.3)), description="Looks things up.")
+        steps = [spending(ToolCall("deepest", {"input": "x"}), 0.1), spending("found", 0.1)]
+        inner = Agent("inner", model=ScriptedModel(*steps), description="Looks.", tools=[deepest.as_tool()])
+        outer_steps = [spending(ToolCall("inner", {"input": "x"}), 0.001), spending("done", 0.0)]
+        tools = [inner.as_tool()]
+        outer = Agent("lead", model=ScriptedModel(*outer_steps), tools=tools, telemetry=telemetry)
+        result = await outer.run("go")
+        await Agent("alone", model=ScriptedModel(spending("x", 0.2)), telemetry=telemetry).run("go")
+    assert result.usage.cost == pytest.approx(0.501)
+    for reader in (StoreReader(store), FileReader(recording)):
+        rows = {run.agent: run for run in reader.runs()}
+        totals: dict[str, Any] = {
+            name: (run.cost, run.total and (run.total.runs, run.total.input_tokens, run.total.cost))
+            for name, run in rows.items()
+        }
+        assert totals == {
+            "lead": (pytest.approx(0.001), (3, 450, pytest.approx(0.501))),
+            "inner": (pytest.approx(0.2), (2, 270, pytest.approx(0.5))),
+            "deepest": (pytest.approx(0.3), None),
+            "alone": (pytest.approx(0.2), None),
+        }
+        assert {run.agent for run in reader.runs(min_cost=0.4)} == {"lead", "inner"}
+        assert [run.agent for run in reader.runs(min_cost=0.501)] == ["lead"]
+    rows = {run.agent: run for run in StoreReader(store).runs()}
+    async with client(StoreReader(store)) as http:
+        page = await text_of(http, "/runs")
+        assert page.count("nested in") == 2
+        assert f'nested in <a href="/runs/{rows["lead"].run_id}/"><code>{rows["lead"].run_id[:8]}<' in page
+        assert '<small title="with 2 nested runs">$0.5 in all</small>' in page
+        page = await text_of(http, f"/runs/{rows['lead'].run_id}/")
+        assert "$0.5 with 2 nested runs" in page
+        assert "450 / 50 with 2 nested runs" in page
+    show.COMMAND.run(Namespace(store=store, run=rows["lead"].run_id, span=None, content=False, json=False))
+    text = capsys.readouterr().out
+    assert "180 in, 20 out, cost $0.001; with 2 nested runs 450 in, 50 out, cost $0.5" in text
+    show.COMMAND.run(Namespace(store=store, run=rows["inner"].run_id, span=None, content=False, json=False))
+    assert f"agent     inner (shop), nested in {rows['lead'].run_id[:12]}" in capsys.readouterr().out
+    lines = runs_command.run_table(StoreReader(store).runs())
+    (line,) = [line for line in lines if "lead" in line]
+    assert "200 (500)" in line
+    assert "$0.001 ($0.5)" in line
+    assert sum(f"(nested in {rows['lead'].run_id[:8]})" in line for line in lines) == 1
 
 
 async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

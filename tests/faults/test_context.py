@@ -147,12 +147,19 @@ async def test_usage_of_nested_agents_is_counted_once(telemetry: Captured) -> No
     check_telemetry(telemetry)
 
 
-@pytest.mark.parametrize(("usage", "count"), [(Usage(input_tokens=0, output_tokens=0), 1), (Usage(), 0)])
+IMPOSSIBLE = Usage(
+    input_tokens=-1, output_tokens=2**63, reasoning_output_tokens=-(2**70), by_modality={"audio.input_tokens": -5}
+)
+
+
+@pytest.mark.parametrize(
+    ("usage", "count"), [(Usage(input_tokens=0, output_tokens=0), 1), (Usage(), 0), (IMPOSSIBLE, 0)]
+)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_no_tokens_and_unknown_tokens_differ(
     telemetry: Captured, usage: Usage, count: int, *, streamed: bool
 ) -> None:
-    """Zero is a number, on the span and in the histogram; unknown is neither, streamed or not."""
+    """Zero is a number, on the span and in the histogram; an unknown or impossible count is neither."""
     agent = Agent("a", model=Billing(Message("assistant", "x"), usage=usage))
     if streamed:
         with anyio.fail_after(60):

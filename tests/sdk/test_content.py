@@ -16,16 +16,18 @@ from pellucid import (
     Message,
     Skill,
     TelemetryOptions,
+    Tool,
     ToolCall,
     semconv,
     tool,
 )
+from pellucid.messages import BlobPart
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import Captured, capture
 from support.runs import attributes, everything, span_id, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -193,6 +195,37 @@ async def test_a_span_holds_no_more_than_its_bound(limit: int) -> None:
     assert sum(len(chat[name].encode()) for name in names) <= limit
     assert all(json.loads(chat[name]) is not None for name in names)
     assert chat[semconv.CONTENT_OMITTED] >= 2
+
+
+def parts_of(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the binary parts in recorded content."""
+    if isinstance(value, dict):
+        if value.get("type") == "blob":
+            yield value
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from parts_of(item)
+
+
+@pytest.mark.parametrize("limit", [300, 1024, 4096])
+@pytest.mark.parametrize("mode", ["full", "redacted"])
+async def test_a_part_that_is_cut_keeps_what_it_is(mode: Any, limit: int) -> None:
+    """Binary parts of messages and results have their modality and MIME type, however little of them is recorded."""
+    content = "QUJD" * 4000
+    image = BlobPart(content=content, modality="image", mime_type="image/png")
+    picture = Tool(name="picture", run=lambda arguments, ctx: (image, image))
+    model = ScriptedModel(ToolCall("picture", {}), "done")
+    with capture(capture=CapturePolicy(mode, max_bytes=limit)) as telemetry:
+        await within(Agent("a", model=model, tools=[picture]).run([Message("user", [image, image])]))
+    values = [value for span in telemetry.spans for value in attributes(span).values()]
+    found = [
+        part
+        for value in values
+        if isinstance(value, str) and value.startswith(("[", "{"))
+        for part in parts_of(json.loads(value))
+    ]
+    assert len(found) >= 2
+    assert {(part.get("modality"), part.get("mime_type")) for part in found} == {("image", "image/png")}
 
 
 async def test_the_oldest_messages_go_first(telemetry: Captured) -> None:

@@ -20,6 +20,7 @@ from pellucid import (
     ConfigError,
     DiscoveryProvider,
     Identity,
+    ModelError,
     TelemetryOptions,
     Tool,
     ToolCall,
@@ -96,6 +97,16 @@ async def test_a_run_is_answered_with_its_state(telemetry: Captured) -> None:
     )
     assert run.attributes["gen_ai.conversation.id"] == "c"
     assert [span.name for span in telemetry.spans if span.kind is SpanKind.SERVER] == ["POST /runs"]
+
+
+async def test_a_run_without_tracing_has_no_trace() -> None:
+    """Nothing traces it, so its state has no `traceId`, whether it completes or fails."""
+    agents = [Agent("a", model=ScriptedModel("Hello.")), Agent("b", model=ScriptedModel(ModelError("m", "down")))]
+    async with client(*agents) as http:
+        for agent in agents:
+            state = (await http.post("/runs", json={"agent": agent.name, "input": "Hi"})).json()
+            assert state["agent"] == agent.name
+            assert "traceId" not in state
 
 
 async def test_a_run_is_streamed() -> None:

@@ -34,7 +34,9 @@ def content_document(content: RunContent, span: SpanRow) -> dict[str, Any]:
             "instructions": request.instructions.value if request.instructions is not None else None,
             "messages": [message.message for message in request.messages if message.message is not None],
             "missing": request.missing,
-            "tools": request.definitions.value if request.definitions is not None else None,
+            "tools": request.offered.definitions,
+            "tools_offered": request.offered.number,
+            "tools_recorded": request.offered.recorded,
         }
     return document
 
@@ -57,8 +59,10 @@ def _request_lines(request: SentRequest) -> Iterator[str]:
     if request.instructions is not None:
         yield "instructions:"
         yield from _indented(_value_lines(request.instructions.value))
-    if request.definitions is not None and isinstance(request.definitions.value, list):
-        yield f"tools: {', '.join(str(_name(tool)) for tool in request.definitions.value)}"
+    if request.offered.definitions is not None:
+        yield f"tools: {', '.join(str(_name(tool)) for tool in request.offered.definitions)}"
+    if request.offered.cut:
+        yield f"  … {request.offered.cut}"
     yield "messages:"
     for message in request.messages:
         if message.message is None:

@@ -9,6 +9,7 @@ from typing import Any
 from pellucid_exporters.stored.alerts import Alert
 from pellucid_exporters.stored.comparison import Pair
 from pellucid_exporters.stored.hub_states import state_of
+from pellucid_exporters.stored.quantiles import Quantile
 from pellucid_exporters.stored.rows import HubRow, RunRow, SpanRow
 
 
@@ -31,12 +32,19 @@ def hub_document(hub: HubRow, now: int) -> dict[str, Any]:
         "objective": hub.objective,
         "calls": hub.calls,
         "failures": hub.failures,
-        "p50": hub.p50,
-        "p95": hub.p95,
-        "p99": hub.p99,
+        "outcomes": dict(hub.outcomes),
+        "p50": _seconds(hub.p50),
+        "p95": _seconds(hub.p95),
+        "p99": _seconds(hub.p99),
+        "estimated": any(value is not None and bool(value.mark) for value in (hub.p50, hub.p95, hub.p99)),
+        "delayed": hub.delayed,
         "cache": dict(hub.cache),
         "in_flight_seconds": (now - since) / 1e9 if since is not None else None,
     }
+
+
+def _seconds(quantile: Quantile | None) -> float | None:
+    return quantile.seconds if quantile is not None else None
 
 
 def alert_document(alert: Alert) -> dict[str, Any]:

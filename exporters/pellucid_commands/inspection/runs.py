@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from pellucid_exporters.stored.rows import STATUSES
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pellucid_exporters.stored.rows import RunRow
+    from pellucid_exporters.stored.rows import RunRow, Total
 
 SHOWN: Final = 12
 """Characters of an id in a table, which are enough to name the run."""
@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="that called this model")
     parser.add_argument("--text", help="with this text in their id, error or content, in any case of letters")
     parser.add_argument("--min-duration", type=amount, metavar="SECONDS", help="that took at least so long")
-    parser.add_argument("--min-cost", type=amount, metavar="DOLLARS", help="that cost at least so much")
+    parser.add_argument("--min-cost", type=amount, metavar="DOLLARS", help="that cost so much, with nested runs")
     parser.add_argument(
         "--before", type=_moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
     )
@@ -68,19 +68,34 @@ def run_table(runs: Sequence[RunRow]) -> list[str]:
 
 
 def _cells(run: RunRow) -> tuple[str, ...]:
-    tokens = [number for number in (run.input_tokens, run.output_tokens) if number is not None]
-    problem = run.error or run.error_type
+    problem, total = run.error or run.error_type, run.total
     return (
         run.run_id[:SHOWN],
         text.clock(run.start),
-        f"{run.agent} (replay of {run.replay_of[:8]})" if run.replay_of else run.agent,
+        f"{run.agent} {_origin(run)}".rstrip(),
         run.status,
         took(run),
         text.count(run.spans),
-        text.count(sum(tokens)) if tokens else text.UNKNOWN,
-        text.money(run.cost),
+        _with_total(text.count, _tokens(run), total and _tokens(total)),
+        _with_total(text.money, run.cost, total and total.cost),
         f"{run.error_type}: {run.error}" if run.error and run.error_type else problem or "",
     )
+
+
+def _origin(run: RunRow) -> str:
+    if run.replay_of:
+        return f"(replay of {run.replay_of[:8]})"
+    return f"(nested in {run.parent_run_id[:8]})" if run.parent_run_id else ""
+
+
+def _tokens(row: RunRow | Total) -> int | None:
+    known = [number for number in (row.input_tokens, row.output_tokens) if number is not None]
+    return sum(known) if known else None
+
+
+def _with_total(shown: Callable[[object], str], own: object, total: object) -> str:
+    """Return a quantity of a run; in parentheses, with the runs nested in it."""
+    return shown(own) if total is None else f"{shown(own)} ({shown(total)})"
 
 
 def _moment(given: str) -> int:

@@ -19,7 +19,7 @@ from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.nested import nested_runs
-from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow
+from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow, Total
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -83,12 +83,18 @@ def _document(content: RunContent, span: SpanRow) -> dict[str, object]:
 
 def _heading(found: RunRow) -> Iterator[str]:
     yield f"run       {found.run_id}  trace {found.trace_id}"
-    yield f"agent     {flat(found.agent)} ({flat(found.service)})"
+    nested = f", nested in {found.parent_run_id[:SHOWN]}" if found.parent_run_id else ""
+    yield f"agent     {flat(found.agent)} ({flat(found.service)}){nested}"
     yield f"status    {found.status}, started {text.stamp(found.start)}, {took(found)}, iterations {found.iterations}"
-    tokens = f"{text.count(found.input_tokens)} in, {text.count(found.output_tokens)} out"
-    yield f"tokens    {tokens}, cost {text.money(found.cost)}"
+    total = f"; {text.nested(found.total.runs)} {_usage(found.total)}" if found.total is not None else ""
+    yield f"tokens    {_usage(found)}{total}"
     if found.error or found.error_type:
         yield f"error     {found.error_type or 'error'}: {flat(found.error)}"
+
+
+def _usage(row: RunRow | Total) -> str:
+    tokens = f"{text.count(row.input_tokens)} in, {text.count(row.output_tokens)} out"
+    return f"{tokens}, cost {text.money(row.cost)}"
 
 
 def _faults(spans: Sequence[SpanRow]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pellucid_commands.inspection.runs import SHOWN, run_table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
-from pellucid_exporters.stored.hub_states import state_of
+from pellucid_exporters.stored.hub_states import is_delayed, state_of
 from pellucid_exporters.stored.rows import RUNNING, HubRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 15
 _MINUTE: Final = 60 * 10**9
 _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
-_HUB_TITLES: Final = ("HUB", "≈ P50", "≈ P95", "≈ P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
-_HUB_RIGHT: Final = ("≈ P50", "≈ P95", "≈ P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
+_HUB_TITLES: Final = ("HUB", "P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
+_HUB_RIGHT: Final = ("P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
 _OLDEST: Final = 1.0
 """Seconds after which the ages on the screen are drawn again although nothing was written."""
 
@@ -137,16 +137,17 @@ def _ended(runs: list[RunRow]) -> list[RunRow]:
 def _hub_cells(hub: HubRow, now: int) -> tuple[str, ...]:
     since = hub.in_flight_since
     state = state_of(hub, since, now)
+    remarks = [*([state.upper()] if state != "ok" else []), *(["the process was busy"] if is_delayed(hub) else [])]
     return (
         hub.provider_id,
-        text.seconds(hub.p50),
-        text.seconds(hub.p95),
-        text.seconds(hub.p99),
+        text.quantile(hub.p50),
+        text.quantile(hub.p95),
+        text.quantile(hub.p99),
         text.seconds(hub.objective),
         text.count(hub.calls),
         text.count(hub.failures),
         text.duration(now - since) if since is not None else text.UNKNOWN,
-        state.upper() if state != "ok" else "",
+        ", ".join(remarks),
     )
 
 

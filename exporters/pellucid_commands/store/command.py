@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator
 
+    from pellucid_exporters.stored.rows import RunRow
+
 DAY: Final = 86_400
 _PAGE: Final = 100
 
@@ -109,14 +111,19 @@ def _lines(reader: StoreReader, name: str | None) -> Iterator[dict[str, Any]]:
         if row is None:
             raise ConfigError(f"--run {name}: the store has no such run, or several; give the whole id")
         for each in needed(reader, row):
-            yield from _lines_of(reader, dataclasses.asdict(each), each.run_id, written)
+            yield from _lines_of(reader, _document(each), each.run_id, written)
         return
     before: int | None = None
     while rows := reader.runs(before=before, limit=_PAGE):
         for row in rows:
-            yield from _lines_of(reader, dataclasses.asdict(row), row.run_id, written)
+            yield from _lines_of(reader, _document(row), row.run_id, written)
         before = rows[-1].start
     yield from _lines_of(reader, None, "", written)
+
+
+def _document(run: RunRow) -> dict[str, Any]:
+    """Return the fields of a run that are its own."""
+    return {name: value for name, value in dataclasses.asdict(run).items() if name != "total"}
 
 
 def _lines_of(

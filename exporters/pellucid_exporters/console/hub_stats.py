@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
-from pellucid.errors import DiscoveryBackoff
 from pellucid.text import clean
 from pellucid_exporters.console.tables import table
-from pellucid_exporters.console.tree import duration, elapsed
+from pellucid_exporters.console.tree import duration
+from pellucid_exporters.stored.quantiles import percentile
 
 MOST_HUBS: Final = 1_000
 """Maximum number of hubs; beyond it, the hub that has been idle for longest is evicted."""
@@ -31,9 +31,9 @@ class HubStats:
     """Statistics of one hub.
 
     Attributes:
-        round_trips: Discoveries that made a request to the hub.
+        round_trips: Requests that reached the hub.
         hits: Discoveries answered by a cache or by another caller's round trip.
-        failures: Round trips that failed.
+        failures: Round trips that ended otherwise than with a list of tools.
         p50, p95: Percentiles of successful round trips, in seconds; None without one.
         objective: Target duration of a round trip, in seconds.
         verdict: `failing` if the last round trip failed, `slow` if p95 is over the objective, `ok`, or `-` if no
@@ -67,7 +67,7 @@ class _Hub:
 
 
 class HubStatsProcessor(SpanProcessor):
-    """Collects `HubStats` from `discover_tools` spans."""
+    """Collects `HubStats` from `discover_tools` spans and the requests to hubs that they have as events."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage collection may end a span while the lock is held
@@ -80,23 +80,15 @@ class HubStatsProcessor(SpanProcessor):
         if attributes.get(semconv.PHASE) != semconv.DISCOVERY or semconv.PROVIDER_ID not in attributes:
             return
         with self._lock:
-            name = str(attributes[semconv.PROVIDER_ID])
-            hub = self._hubs.get(name) or self._hubs.setdefault(name, _Hub(next(self._numbers)))
             if attributes.get(semconv.DISCOVERY_CACHE) in ("hit", "joined", "stale"):
-                hub.hits += 1
-                return
-            if attributes.get(semconv.DISCOVERY_CACHE) in ("pending", "validation"):
-                return  # the round trip has a span of its own, or is part of a call
-            if attributes.get(semconv.ERROR_TYPE) == DiscoveryBackoff.error_type:
-                return  # no request was made to the hub
-            hub.round_trips += 1
-            outcome = attributes.get(semconv.OUTCOME)
-            if outcome in (semconv.FAILED, semconv.TIMEOUT):
-                hub.failing = True
-                hub.failures += 1
-            elif outcome == semconv.COMPLETED:  # a cancelled round trip says nothing about the hub
-                hub.failing = False
-                hub.durations.append(elapsed(span))
+                self._hub(attributes).hits += 1
+            for event in span.events:
+                if event.name == semconv.HUB_LISTING:
+                    _add(self._hub(event.attributes or {}), event.attributes or {})
+
+    def _hub(self, attributes: Mapping[str, Any]) -> _Hub:
+        name = str(attributes.get(semconv.PROVIDER_ID))
+        return self._hubs.get(name) or self._hubs.setdefault(name, _Hub(next(self._numbers)))
 
     def stats(self, objectives: Mapping[str, float | None] | None = None) -> list[HubStats]:
         """Return the statistics of each hub, in the order of first requests."""
@@ -105,9 +97,18 @@ class HubStatsProcessor(SpanProcessor):
             return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in hubs]
 
 
+def _add(hub: _Hub, request: Mapping[str, Any]) -> None:
+    hub.round_trips += 1
+    hub.failing = request.get(semconv.OUTCOME) != semconv.COMPLETED
+    hub.failures += hub.failing
+    seconds = request.get(semconv.HUB_LISTING_SECONDS)
+    if not hub.failing and isinstance(seconds, float):
+        hub.durations.append(seconds)
+
+
 def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
     ordered = sorted(hub.durations)
-    p95 = _percentile(ordered, 0.95)
+    p95 = percentile(0.95, ordered)
     verdict: Verdict = "ok"
     if hub.failing:
         verdict = "failing"
@@ -120,19 +121,11 @@ def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
         round_trips=hub.round_trips,
         hits=hub.hits,
         failures=hub.failures,
-        p50=_percentile(ordered, 0.5),
+        p50=percentile(0.5, ordered),
         p95=p95,
         objective=objective,
         verdict=verdict,
     )
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least `share` of the values do not exceed (nearest rank)."""
-    if not ordered:
-        return None
-    rank = -int(-share * len(ordered) // 1)
-    return ordered[max(0, rank - 1)]
 
 
 def hub_table(stats: Sequence[HubStats]) -> str:

@@ -61,7 +61,7 @@ class FileReader:
                 and (hub is None or hub in run.hubs)
                 and (tool is None or tool in run.tools)
                 and (model is None or model in run.models)
-                and (min_cost is None or (run.cost is not None and run.cost >= min_cost))
+                and (min_cost is None or _costs(run, min_cost))
                 and (min_duration is None or (run.end is not None and run.end - run.start >= min_duration * 1e9))
                 and (replays or run.replay_of is None)
                 and (before is None or run.start < before)
@@ -131,6 +131,12 @@ class FileReader:
                 f"export`; a local store is read with StoreReader"
             )
         return self._index
+
+
+def _costs(run: RunRow, least: float) -> bool:
+    """Return whether a run cost some dollars at least, with the runs nested in it."""
+    cost = run.total.cost if run.total is not None else run.cost
+    return cost is not None and cost >= least
 
 
 def _order(line: Line) -> tuple[int, float]:

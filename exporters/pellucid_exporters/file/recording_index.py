@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from pellucid import semconv
 from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
-from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of
+from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of, total_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -150,7 +150,20 @@ class _Builder:
                     seen_until=run.seen_until if run.end is None else None,
                     **parts,
                 )
+        self._add_totals()
         return index
+
+    def _add_totals(self) -> None:
+        runs = self.index.runs
+        nested: dict[str, list[str]] = {}
+        for run in runs.values():
+            nested.setdefault(run.parent_run_id or "", []).append(run.run_id)
+        for run_id in nested.keys() & runs.keys():
+            tree = [run_id]
+            for each in tree:  # grows
+                tree += [inner for inner in nested.get(each, ()) if inner not in tree]
+            usages = [(runs[each].input_tokens, runs[each].output_tokens, runs[each].cost) for each in tree]
+            runs[run_id] = replace(runs[run_id], total=total_of(usages))
 
     def _run_of(self, span_id: str | None) -> str | None:
         """Return the run of a span, or of the nearest span around it that is known to belong to one."""

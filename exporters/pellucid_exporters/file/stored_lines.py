@@ -18,7 +18,7 @@ _ENVELOPE: Final = frozenset(
     {"type", "time", "service", "name", "agent", "run_id", "iteration", "trace_id", "span_id", "conversation_id"}
 )
 _SECOND: Final = len("2026-01-01T00:00:00")
-_RUN: Final = {field.name for field in fields(RunRow)}
+_RUN: Final = {field.name for field in fields(RunRow)} - {"total"}
 _SPAN: Final = {field.name for field in fields(SpanRow)}
 _EVENT: Final = {field.name for field in fields(EventRow)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
@@ -13,20 +13,16 @@ from pellucid_exporters.stored.rows import SUMMED, CallRow
 if TYPE_CHECKING:
     import sqlite3
 
-BOUNDS: Final = semconv.OPERATION_DURATION.buckets
 _SUMS: Final = tuple(f"sum_{number}" for number in range(len(SUMMED)))
-_BUCKET: Final = " ".join(
-    ["CASE", *(f"WHEN duration <= {bound * 1e9:.0f} THEN {index}" for index, bound in enumerate(BOUNDS)), "END"]
-)
 _WANTED: Final = f"CREATE TEMP TABLE wanted (shape INTEGER PRIMARY KEY, {', '.join(_SUMS)})"
 _CALLS: Final = f"""
-SELECT runs.process, service, spans.shape, coalesce({_BUCKET}, {len(BOUNDS)}) AS bucket, count(*),
+SELECT runs.process, service, spans.shape, json_group_array(duration),
        min(spans.start), max(spans.start + duration), run_id, span_id,
        {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
 FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
      LEFT JOIN processes ON processes.id = runs.process
 WHERE runs.last >= :since AND runs.replay_of IS NULL AND spans.start + duration BETWEEN :since AND :until
-GROUP BY runs.process, spans.shape, bucket
+GROUP BY runs.process, spans.shape
 """
 
 
@@ -40,35 +36,28 @@ def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Co
     connection.execute(_WANTED)
     marks = ", ".join("?" * (1 + len(SUMMED)))
     connection.executemany(f"INSERT INTO wanted VALUES ({marks})", [(key, *row[1]) for key, row in shapes.items()])
-    counted: dict[tuple[int, int], dict[str, Any]] = {}
     cursor = connection.cursor()
     cursor.row_factory = None
     rows = cursor.execute(_CALLS, {"since": since, "until": until})
-    for process, service, shape, bucket, calls, start, end, *rest in rows:
-        run_id, span_id, *sums = rest
-        labels = shapes[shape][0]
-        found = counted.setdefault(
-            (process, shape),
-            {
-                "process": process,
-                "service": service or "",
-                "phase": labels[semconv.PHASE],
-                "labels": labels,
-                "calls": 0,
-                "buckets": [0] * (len(BOUNDS) + 1),
-                "sums": dict.fromkeys(SUMMED, 0.0),
-                "start": start,
-                "end": 0,
-            },
-        )
-        found["calls"] += calls
-        found["start"] = min(found["start"], start)
-        found["buckets"][bucket] += calls
-        for name, value in zip(SUMMED, sums, strict=True):
-            found["sums"][name] += value
-        if end >= found["end"]:
-            found.update(end=end, run_id=run_id, span_id=span_id.hex())
-    return [CallRow(bounds=BOUNDS, **found) for found in counted.values()]
+    return [_row(shapes[shape][0], process, service, *rest) for process, service, shape, *rest in rows]
+
+
+def _row(labels: Mapping[str, str], process: int, service: str | None, durations: str, *rest: Any) -> CallRow:
+    start, end, run_id, span_id, *sums = rest
+    ordered = sorted(duration / 1e9 for duration in json.loads(durations))
+    return CallRow(
+        process=process,
+        service=service or "",
+        phase=labels[semconv.PHASE],
+        labels=labels,
+        calls=len(ordered),
+        durations=ordered,
+        sums=dict(zip(SUMMED, sums, strict=True)),
+        start=start,
+        end=end,
+        run_id=run_id,
+        span_id=span_id.hex(),
+    )
 
 
 def _shapes(

@@ -13,7 +13,7 @@ from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.retention import Retention, content_bytes
 from pellucid_exporters.local.schema import StoreError
 
-TABLES: Final = ("runs", "spans", "starts", "bodies", "catalogs", "hub_minutes", "events")
+TABLES: Final = ("runs", "spans", "starts", "bodies", "catalogs", "hub_minutes", "hub_requests", "events")
 
 
 def statistics(path: Path) -> dict[str, Any]:

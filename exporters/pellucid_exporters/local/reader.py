@@ -83,7 +83,7 @@ class StoreReader:
             text: Part of the run's id, of the name of the agent, of an error, or of recorded content; in any case of
                 letters.
             min_duration: Seconds that the run took at least.
-            min_cost: US dollars that the run cost at least.
+            min_cost: US dollars that the run cost at least, with the runs nested in it.
             before: Time before which the run started, for paging.
             replays: Whether to return replays of other runs, too.
             limit: Maximum number of runs.
@@ -260,6 +260,7 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Calla
         input_tokens=row["input_tokens"],
         output_tokens=row["output_tokens"],
         cost=row["cost"],
+        total=searches.total(connection, row["run_id"]),
         models=tuple(parts["model"]),
         tools=tuple(parts["tool"]),
         hubs=tuple(parts["hub"]),

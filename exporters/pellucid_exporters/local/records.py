@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +12,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
-from pellucid_exporters.alerting.outcomes import UNASKED
 from pellucid_exporters.local import shapes
 from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.plain_json import plain_json
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid.events import Event
-
-NOT_MADE: Final = -1
-"""Bucket of such discoveries."""
 
 _OVERHEAD: Final = 200
 _STATUS: Final = {code: code.name.lower() for code in StatusCode}
@@ -47,6 +42,7 @@ class SpanRecord:
         facts: Attributes, from which the rows of runs and hubs are derived.
         error: Text of the status.
         is_own: Whether it is one of Pellucid's boundaries.
+        requests: Attributes of the requests to hubs that a discovery made, with the time at which each was sent.
     """
 
     run_id: str
@@ -65,6 +61,7 @@ class SpanRecord:
     facts: Mapping[str, Any]
     error: str | None
     is_own: bool
+    requests: Sequence[tuple[int, Mapping[str, Any]]] = ()
 
     def __len__(self) -> int:
         """Return about how many bytes it takes to write it."""
@@ -129,7 +126,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         "unset" if code is StatusCode.UNSET else _STATUS[code],
     )
     shape, digests = shapes.split(head, attributes, values, bodies)
-    iteration = attributes.get(semconv.ITERATION)
+    iteration, phase = attributes.get(semconv.ITERATION), attributes.get(semconv.PHASE)
     return SpanRecord(  # by position, in half of the time
         run_id,
         parent_run_id,
@@ -146,7 +143,8 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         bodies,
         attributes,
         status.description,
-        is_own and attributes.get(semconv.PHASE) in PHASES,
+        is_own and phase in PHASES,
+        _requests(span) if is_own and phase == semconv.DISCOVERY else (),
     )
 
 
@@ -165,12 +163,9 @@ def event_record(event: Event) -> EventRecord:
     )
 
 
-def bucket_of(record: SpanRecord) -> int:
-    """Return the bucket of a discovery's duration."""
-    if record.facts.get(semconv.ERROR_TYPE) in UNASKED:
-        return NOT_MADE
-    assert record.duration is not None  # it has ended
-    return bisect_left(semconv.DISCOVERY_DURATION.buckets, record.duration / 1e9)
+def _requests(span: ReadableSpan) -> list[tuple[int, Mapping[str, Any]]]:
+    events = [event for event in span.events if event.name == semconv.HUB_LISTING]
+    return [(event.timestamp, event.attributes or _NOTHING) for event in events]
 
 
 def _extra(span: ReadableSpan, bodies: dict[bytes, bytes]) -> bytes | None:

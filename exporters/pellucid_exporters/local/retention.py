@@ -75,6 +75,7 @@ def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
         ("events", "run, time, process, number", "run = 0 AND time < ?", time_),
         ("starts", "trace_id, span_id", "run = 0 AND start < ?", time_),
         ("hub_minutes", "minute, provider_id, cache, bucket", "minute < ?", minute),
+        ("hub_requests", "minute, provider_id, outcome, bucket", "minute < ?", minute),
         ("bodies", "digest", "used < ?", min(seconds, int(time.time()) - _RECENT)),
         ("catalogs", "digest", "used < ?", min(seconds, int(time.time()) - _RECENT)),
     ):

@@ -73,6 +73,18 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE hub_minutes ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX runs_without_outcome ON runs (start) WHERE outcome IS NULL",
     ),
+    (
+        "CREATE INDEX runs_by_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL",
+        # Requests to hubs by minute since 1970 in which they ended, outcome and bucket of their duration. `late` were
+        # over the objective; of `delayed` ones, half of the duration or more was that of a busy process. `durations`
+        # are doubles, in seconds: those of all requests, or none if there are too many. Rows of `hub_minutes` count
+        # discoveries since then, all in bucket -1.
+        """CREATE TABLE hub_requests (
+            minute INTEGER, provider_id TEXT, outcome TEXT, bucket INTEGER, calls INTEGER NOT NULL,
+            late INTEGER NOT NULL, delayed INTEGER NOT NULL, least REAL NOT NULL, most REAL NOT NULL,
+            durations BLOB NOT NULL, run INTEGER NOT NULL, span_id BLOB NOT NULL,
+            PRIMARY KEY (minute, provider_id, outcome, bucket)) WITHOUT ROWID""",
+    ),
 )
 """Statements that lead from each version to the next."""
 

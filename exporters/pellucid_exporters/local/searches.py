@@ -11,10 +11,22 @@ from typing import Any, Final
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.run_rows import PARTS
 from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.stored.rows import Total, total_of
 
 _RUNS: Final = """
 SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans
 FROM runs LEFT JOIN processes ON processes.id = runs.process
+"""
+_TREE: Final = """
+WITH RECURSIVE tree (run_id) AS (
+    SELECT {run_id} UNION SELECT inner.run_id FROM runs AS inner JOIN tree ON inner.parent_run_id = tree.run_id)
+"""
+_COST: Final = f"""
+(cost >= ? OR EXISTS (SELECT 1 FROM runs AS inner WHERE inner.parent_run_id = runs.run_id)
+ AND ({_TREE.format(run_id="runs.run_id")} SELECT sum(part.cost) FROM runs AS part JOIN tree USING (run_id)) >= ?)
+"""
+_USAGES: Final = f"""
+{_TREE.format(run_id="?")} SELECT input_tokens, output_tokens, cost FROM runs JOIN tree USING (run_id)
 """
 _BATCH: Final = 500
 """Runs whose spans a search for a text reads at once."""
@@ -38,8 +50,8 @@ def conditions_of(
         conditions.append("runs.ended - start >= ?")
         values.append(min_duration * 1e9)
     if min_cost is not None:
-        conditions.append("cost >= ?")
-        values.append(min_cost)
+        conditions.append(_COST)
+        values += [min_cost, min_cost]
     return conditions, values
 
 
@@ -73,6 +85,11 @@ def parts_of(connection: sqlite3.Connection, key: int) -> dict[str, list[str]]:
     for kind, name in connection.execute("SELECT kind, name FROM parts WHERE run = ?", (key,)):
         parts[kind].append(name)
     return parts
+
+
+def total(connection: sqlite3.Connection, run_id: str) -> Total | None:
+    """Return the usage of a run and of all runs nested in it; None if there are none."""
+    return total_of([tuple(row) for row in connection.execute(_USAGES, (run_id,))])
 
 
 def text_filter(connection: sqlite3.Connection, text: str) -> Callable[[sqlite3.Row], bool]:

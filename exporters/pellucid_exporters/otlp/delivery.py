@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from pellucid_exporters.otlp.batches import split
 from pellucid_exporters.otlp.encoding import Encoded, Encoder
 from pellucid_exporters.otlp.line_records import LineRecord
+from pellucid_exporters.otlp.points import PointFilter
 from pellucid_exporters.sampling.exemplars import ExemplarBuffer
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     ) -> None:
         Outlet.__init__(self, make, on_failure, on_loss)
         self._exemplars = ExemplarBuffer(is_dropped, is_undecided)
+        self._points = PointFilter()
         assert self._exporter is not None
         MetricExporter.__init__(
             self,
@@ -191,6 +193,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
         """Export one collection."""
         self._exemplars.release_into(metrics_data)
+        self._points.apply(metrics_data)
         failed = self.failures
         self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis).name == "SUCCESS")
         return MetricExportResult.SUCCESS if self.failures == failed else MetricExportResult.FAILURE

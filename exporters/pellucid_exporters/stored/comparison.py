@@ -89,7 +89,7 @@ def _facets(content: RunContent, span: SpanRow) -> Iterator[tuple[str, Any]]:
         messages = [message.message or f"{message.missing} messages not recorded" for message in request.messages]
         yield "model", span.attributes.get(semconv.REQUEST_MODEL)
         yield "instructions", request.instructions and request.instructions.value
-        yield "tools", request.definitions and request.definitions.value
+        yield "tools", request.offered.definitions
         yield "prompt", _or_digest(messages if request.is_recorded else None, span, semconv.INPUT_DIGEST)
         yield "answer", _recorded(content, span, semconv.OUTPUT_MESSAGES, semconv.OUTPUT_DIGEST)
     elif span.phase == semconv.DISPATCH:

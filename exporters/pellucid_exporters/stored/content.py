@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.stored.bodies import digests_in, filled
+from pellucid_exporters.stored.offered_tools import OfferedTools, rebuilt
 from pellucid_exporters.stored.reader import Recording
-from pellucid_exporters.stored.rows import BODY, SpanRow, count_of
+from pellucid_exporters.stored.reasons import reasons_of
+from pellucid_exporters.stored.rows import BODY, EventRow, SpanRow, count_of
 
 MOST_PARSED: Final = 4_000_000
 """Characters of JSON that are parsed for a page; longer content is shown as text."""
@@ -56,7 +58,7 @@ class SentRequest:
 
     instructions: Recorded | None
     messages: Sequence[SentMessage]
-    definitions: Recorded | None
+    offered: OfferedTools
     is_recorded: bool
 
     @property
@@ -74,6 +76,7 @@ class RunContent:
         self._by_id = {span.span_id: span for span in spans}
         self._texts: dict[str, str] = {}
         self._catalogs: dict[str, Mapping[str, Any]] = {}
+        self._events: Sequence[EventRow] | None = None
 
     def span(self, span_id: object) -> SpanRow | None:
         """Return the span with an id; `None` for what is none."""
@@ -140,7 +143,8 @@ class RunContent:
             own = self.get(link, semconv.INPUT_MESSAGES)
             recorded = own.value if own is not None and isinstance(own.value, list) else []
             total = count_of(following.attributes, semconv.CONTENT_REPEATED) if following is not None else None
-            messages += _gap(_missing(link, total, repeated + len(recorded)), link.sequence)
+            omitted = self._omitted_messages(link) if total is None else total - repeated - len(recorded)
+            messages += _gap(omitted, link.sequence)
             messages += [
                 SentMessage(message=message, sequence=link.sequence, is_new=link is span)
                 for message in recorded
@@ -149,9 +153,47 @@ class RunContent:
         return SentRequest(
             instructions=self._latest(span, semconv.SYSTEM_INSTRUCTIONS),
             messages=messages,
-            definitions=self._definitions(span),
+            offered=self.offered(span),
             is_recorded=semconv.INPUT_MESSAGES in span.attributes,
         )
+
+    def listed(self, span: SpanRow) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the tools that providers listed in the iteration of a span, each with the id of its provider.
+
+        Providers are in the order of the agent, which is that of the tools in a request.
+        """
+        found = [
+            (str(discovery.attributes.get(semconv.PROVIDER_ID)), item)
+            for discovery in self.spans
+            if discovery.phase == semconv.DISCOVERY and discovery.iteration == span.iteration
+            for item in self.tools(discovery) or ()
+            if isinstance(item, Mapping)
+        ]
+        places = {name: place for place, name in enumerate(self._providers())}
+        return sorted(found, key=lambda item: places.get(item[0], len(places)))
+
+    def _providers(self) -> Iterator[str]:
+        """Yield the ids of the agent's providers."""
+        for span in self.spans:
+            recorded = self.get(span, semconv.AGENT_CONFIGURATION) if span.phase == semconv.RUN else None
+            if recorded is not None and isinstance(recorded.value, dict):
+                for provider in recorded.value.get("providers") or ():
+                    yield str(provider.get("id")) if isinstance(provider, dict) else ""
+
+    def offered(self, span: SpanRow) -> OfferedTools:
+        """Return the tools that a model call offered; each catalogue's definitions are recorded once in a run."""
+        found = self._definitions(span)
+        recorded = found.value if found is not None and isinstance(found.value, list) else None
+        composed = (other for other in self.spans if other.phase == semconv.COMPOSE)
+        same = next((other for other in composed if other.iteration == span.iteration), None)
+        number = count_of(same.attributes, semconv.COMPOSE_TOOLS) if same is not None else None
+        definitions: Sequence[Any] | None = recorded
+        if number and number > len(recorded or ()):
+            if self._events is None:
+                self._events = self._reader.events(span.run_id)
+            reasons = reasons_of(self._events, span)
+            definitions = rebuilt(self.listed(span), reasons, span.iteration or 0, number, recorded or ()) or recorded
+        return OfferedTools(definitions=definitions, number=number, recorded=len(recorded or ()))
 
     def _chain(self, span: SpanRow) -> list[SpanRow]:
         """Return the model calls that have recorded the messages of this one, in order, itself last."""
@@ -161,6 +203,18 @@ class RunContent:
                 break
             chain.append(holder)
         return chain[::-1]
+
+    def _omitted_messages(self, span: SpanRow) -> int:
+        """Return how many new messages of a model call were not recorded."""
+        names = span.attributes.get(semconv.CONTENT_OMITTED_FROM)
+        counts = span.attributes.get(semconv.CONTENT_OMITTED_COUNTS)
+        if isinstance(names, list) and isinstance(counts, list):
+            return int(dict(zip(names, counts, strict=False)).get(semconv.INPUT_MESSAGES, 0))
+        omitted = count_of(span.attributes, semconv.CONTENT_OMITTED) or 0
+        if omitted and semconv.TOOL_DEFINITIONS in span.attributes:  # older versions counted definitions, too
+            offered = self.offered(span)
+            omitted -= max(0, (offered.number or 0) - offered.recorded)
+        return max(0, omitted)
 
     def _latest(self, span: SpanRow, attribute: str) -> Recorded | None:
         """Return the content of the last model call up to this one that has it; it is recorded when it changes."""
@@ -204,12 +258,6 @@ def _first(messages: list[SentMessage], number: int, sequence: int) -> list[Sent
         kept.append(message)
         remaining -= weight
     return kept + _gap(remaining, sequence)
-
-
-def _missing(span: SpanRow, total: int | None, present: int) -> int:
-    if total is not None:
-        return total - present
-    return count_of(span.attributes, semconv.CONTENT_OMITTED) or 0 if span.phase == semconv.INFERENCE else 0
 
 
 def _gap(missing: int, sequence: int) -> list[SentMessage]:

@@ -10,14 +10,17 @@ STATES: Final = ("hangs", "slow", "fails", "ok")
 """States of hubs, the worst first."""
 
 TOLERANCE: Final = 0.01
-"""Share of round trips that may be over the objective."""
+"""Share of requests that may be over the objective, or be delayed by a busy process."""
 
 _OBJECTIVES: Final = 10
 _SECONDS: Final = 10.0
 
 
 def state_of(hub: HubRow, oldest: int | None, now: int) -> str:
-    """Return the state of a hub; a discovery hangs beyond ten times the objective, or 10 s without one.
+    """Return the state of a hub.
+
+    It hangs if a discovery has been in flight for ten times the objective, or 10 s without one, or if none of the
+    latest requests was answered.
 
     Args:
         hub: The hub in a window of time.
@@ -25,7 +28,8 @@ def state_of(hub: HubRow, oldest: int | None, now: int) -> str:
         now: Time in nanoseconds since the epoch.
     """
     limit = hub.objective * _OBJECTIVES if hub.objective is not None else _SECONDS
-    if oldest is not None and (now - oldest) / 1e9 > limit:
+    is_stuck = oldest is not None and (now - oldest) / 1e9 > limit
+    if is_stuck or hub.unanswered_since is not None:
         return "hangs"
     share = over(hub)
     if share is not None and share > TOLERANCE:
@@ -34,5 +38,10 @@ def state_of(hub: HubRow, oldest: int | None, now: int) -> str:
 
 
 def over(hub: HubRow) -> float | None:
-    """Return the share of round trips that took longer than the objective that the hub had then."""
+    """Return the share of requests over the objective that the hub had then, less the delay of a busy process."""
     return sum(hub.late.values()) / hub.calls if hub.objective is not None and hub.calls else None
+
+
+def is_delayed(hub: HubRow) -> bool:
+    """Return whether the durations of a hub are those of a busy process, rather than its own."""
+    return hub.delayed > TOLERANCE * hub.calls

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.quantiles import Quantile, Sample
 
 RUNNING: Final = "running"
 """Status of a run or span that has begun and not ended."""
@@ -43,6 +44,15 @@ BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
 
+def total_of(usages: Sequence[tuple[int | None, int | None, float | None]]) -> Total | None:
+    """Return the sum of the usage of a run and of the runs nested in it: tokens of input and output, and dollars."""
+    if len(usages) < 2:  # noqa: PLR2004  (the run itself)
+        return None
+    columns = [[value for value in column if value is not None] for column in zip(*usages, strict=True)]
+    inputs, outputs, cost = (sum(column) if column else None for column in columns)
+    return Total(runs=len(usages), input_tokens=inputs, output_tokens=outputs, cost=cost)
+
+
 def text_of(attributes: Mapping[str, Any], name: str) -> str | None:
     """Return an attribute that is a text; `None` if it is missing, or of another type: anybody can set it."""
     value = attributes.get(name)
@@ -64,11 +74,28 @@ def status_of(attributes: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """Tokens and US dollars of a run together with those of the runs nested in it; `None` if none are known.
+
+    Attributes:
+        runs: Number of runs, itself included.
+    """
+
+    runs: int
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
 
     Attributes:
+        parent_run_id: Id of the run with the tool call that it is nested in.
         status: One of `STATUSES`.
+        input_tokens, output_tokens, cost: Its own, without those of nested runs.
+        total: Those of the run and of all runs nested in it; `None` if there are none.
         seen_until: If it is interrupted, when its process was last seen.
         replay_of: Id of the recorded run that it replays.
     """
@@ -87,6 +114,7 @@ class RunRow:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost: float | None = None
+    total: Total | None = None
     models: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     hubs: tuple[str, ...] = ()
@@ -139,33 +167,44 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRow:
-    """Round trips of one hub in a window of time.
+    """Requests to one hub in a window of time, by the minute in which they ended.
 
     Attributes:
-        objective, p50, p95, p99: Seconds.
+        objective: Seconds.
+        calls: Number of requests.
+        failures: Number of requests that ended otherwise than with a list of tools.
+        outcomes: Number of requests by `pellucid.outcome`.
         by_minute: Counts of the buckets by the start of the minute (nanoseconds); one more than there are bounds.
         bounds: Upper bounds of the buckets, inclusive, in seconds.
-        exemplars: Run id and span id of a round trip in a bucket, by the bucket's index.
+        samples: Durations by the start of the minute.
+        exemplars: Run id and span id of the latest request in a bucket, by the bucket's index.
+        p50, p95, p99: Quantiles of the durations.
         cache: Number of discoveries by cache outcome.
         in_flight_since: Start of the oldest discovery that has not ended.
-        late: Number of round trips that took longer than the objective, by minute.
-        last_success: Start of the latest minute in the window with a round trip that succeeded.
+        late: Number of requests over the objective, less the delay of a busy process, by minute.
+        delayed: Number of requests of whose measured duration half or more was the delay of a busy process.
+        last_success: Start of the latest minute in the window with a request that succeeded.
+        unanswered_since: Start of the first of the latest minutes in which no request was answered.
     """
 
     provider_id: str
     objective: float | None = None
     calls: int = 0
     failures: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
     by_minute: Mapping[int, Sequence[int]] = field(default_factory=dict)
     bounds: Sequence[float] = ()
+    samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     exemplars: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
+    p50: Quantile | None = None
+    p95: Quantile | None = None
+    p99: Quantile | None = None
     cache: Mapping[str, int] = field(default_factory=dict)
     in_flight_since: int | None = None
     late: Mapping[int, int] = field(default_factory=dict)
+    delayed: int = 0
     last_success: int | None = None
+    unanswered_since: int | None = None
 
 
 SUMMED: Final = (
@@ -187,8 +226,7 @@ class CallRow:
         phase: Their phase, such as `inference`.
         labels: Attributes that are labels of metrics, such as `error.type`.
         calls: Number of boundaries.
-        bounds: Upper bounds of the buckets, inclusive, in seconds.
-        buckets: Number of boundaries by their duration; one more than there are bounds.
+        durations: Seconds that each of them took, ascending.
         sums: Sums of the attributes in `SUMMED`.
         start: Time at which the earliest of them began.
         end: Time at which the latest of them ended.
@@ -200,8 +238,7 @@ class CallRow:
     phase: str
     labels: Mapping[str, str]
     calls: int
-    bounds: Sequence[float]
-    buckets: Sequence[int]
+    durations: Sequence[float]
     sums: Mapping[str, float]
     start: int
     end: int

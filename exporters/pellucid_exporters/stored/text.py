@@ -7,6 +7,8 @@ import time
 from datetime import datetime
 from typing import Final, TypeGuard
 
+from pellucid_exporters.stored.quantiles import Quantile
+
 MOST: Final = 20_000
 """Characters of one text that a page shows; the rest is behind a link to the raw text."""
 
@@ -67,6 +69,11 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e6:.0f} µs"
 
 
+def quantile(value: Quantile | None) -> str:
+    """Return a quantile, marked unless it is exact."""
+    return UNKNOWN if value is None else f"{value.mark} {seconds(value.seconds)}".strip()
+
+
 def money(value: object) -> str:
     """Return US dollars."""
     if not _is_number(value):
@@ -77,6 +84,11 @@ def money(value: object) -> str:
 def count(value: object) -> str:
     """Return a number with thousands separated."""
     return f"{value:,}" if _is_number(value) else UNKNOWN
+
+
+def nested(runs: int) -> str:
+    """Return the words for a total of a run and the runs nested in it."""
+    return f"with {runs - 1:,} nested run{'s' if runs > 2 else ''}"  # noqa: PLR2004  (itself and more than one)
 
 
 def size(length: int) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from pellucid_exporters.stored.quantiles import quantile, summed
+from pellucid_exporters.stored.quantiles import Quantile, Sample, quantiles, summed
 from pellucid_exporters.stored.rows import HubRow
 from pellucid_exporters.stored.text import seconds
 
@@ -39,11 +39,13 @@ class Columns:
         since: Start of the first column, in nanoseconds.
         step: Nanoseconds of a column.
         buckets: Counts of each column.
+        samples: Durations of each column.
     """
 
     since: int
     step: int
     buckets: list[list[int]]
+    samples: list[list[Sample]]
 
     def x(self, index: float) -> float:
         """Return the left edge of a column."""
@@ -60,17 +62,22 @@ def columns(hub: HubRow, since: int, until: int) -> Columns:
     minutes = max(1, math.ceil((until - first) / MINUTE))
     step = math.ceil(minutes / COLUMNS) * MINUTE
     length = len(hub.bounds) + 1
-    groups: list[list[Sequence[int]]] = [[] for _ in range(math.ceil((until - first) / step) or 1)]
+    number = math.ceil((until - first) / step) or 1
+    groups: list[list[Sequence[int]]] = [[] for _ in range(number)]
+    samples: list[list[Sample]] = [[] for _ in range(number)]
     for minute, buckets in hub.by_minute.items():
         index = (minute - first) // step
-        if 0 <= index < len(groups):
+        if 0 <= index < number:
             groups[index].append(buckets)
-    return Columns(first, step, [summed(group, length) for group in groups])
+            samples[index] += hub.samples[minute]
+    return Columns(first, step, [summed(group, length) for group in groups], samples)
 
 
 def latency_chart(hub: HubRow, data: Columns) -> Markup:
     """Return p50, p95 and p99 over time on a logarithmic scale, with the objective as a line."""
-    series = [(name, [quantile(share, hub.bounds, column) for column in data.buckets]) for share, name in SHARES]
+    shares = [share for share, _ in SHARES]
+    rows = [[_seconds(value) for value in quantiles(column, shares)] for column in data.samples]
+    series = [(name, [row[place] for row in rows]) for place, (_, name) in enumerate(SHARES)]
     values = [value for _, points in series for value in points if value] + ([hub.objective] if hub.objective else [])
     if not values:
         return Markup()
@@ -94,6 +101,10 @@ def latency_chart(hub: HubRow, data: Columns) -> Markup:
     return _svg("img", LINE_HEIGHT, f"p50, p95 and p99 of {hub.provider_id} over time", parts, labels)
 
 
+def _seconds(value: Quantile | None) -> float | None:
+    return value.seconds if value is not None else None
+
+
 def bucket_label(hub: HubRow, index: int) -> str:
     """Return the bound of a bucket."""
     return f"≤ {seconds(hub.bounds[index])}" if index < len(hub.bounds) else f"> {seconds(hub.bounds[-1])}"
@@ -105,7 +116,7 @@ def heatmap(
     link: Callable[[str, str], str | None],
     cell_link: Callable[[int, int, int], str] | None = None,
 ) -> Markup:
-    """Return the round trips by bucket and time.
+    """Return the requests by bucket and time.
 
     Args:
         hub: The hub.
@@ -133,7 +144,7 @@ def heatmap(
         parts.append(_lane(hub, index, label, top, cells, address))
         labels.append(_group(hub, index, _axis(top + CELL_HEIGHT - 3, label)))
     height = len(rows) * CELL_HEIGHT + AXIS_HEIGHT
-    title = f"Round trips of {hub.provider_id} by duration and time"
+    title = f"Requests to {hub.provider_id} by duration and time"
     return _svg("group", height, title, [*parts, _times(data, height - 4)], Markup().join(labels))
 
 
@@ -144,7 +155,7 @@ def _lane(hub: HubRow, index: int, label: str, top: int, cells: Sequence[Markup]
         LEFT, top, WIDTH - LEFT - RIGHT, CELL_HEIGHT - 1
     )
     if address is not None:
-        name = f"A round trip {label}"
+        name = f"A request {label}"
         lane = Markup('<a href="{}" aria-label="{}"><title>{}</title>{}{}</a>').format(address, name, name, lane, text)
         text = Markup()
     return _group(hub, index, lane + text + Markup().join(cells))

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
-from pellucid_exporters.stored.hub_states import STATES, over, state_of
+from pellucid_exporters.stored.hub_states import STATES, is_delayed, over, state_of
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
 from pellucid_exporters.viewer.pages import query, reader_of, render, whole
@@ -58,7 +58,8 @@ class HubView:
 
     Attributes:
         state: `hangs`, `slow`, `fails` or `ok`.
-        over: Share of round trips over the objective.
+        over: Share of requests over the objective.
+        is_delayed: Whether the process was too busy to measure the hub.
         cache: Cache outcomes with their count and share.
         in_flight: Discoveries that have not ended, oldest first.
         latency, heatmap: Charts; empty if the page does not show them.
@@ -67,6 +68,7 @@ class HubView:
     row: HubRow
     state: str
     over: float | None
+    is_delayed: bool
     cache: list[tuple[str, int, float]]
     in_flight: list[SpanRow]
     latency: Markup
@@ -138,7 +140,7 @@ def _in_flight(request: Request, window: Window) -> list[SpanRow]:
 
 def _rank(hub: HubRow, in_flight: list[SpanRow], window: Window) -> tuple[int, float, float, str]:
     state, share = _state(hub, in_flight, window), over(hub)
-    return STATES.index(state), -(share or 0), -(hub.p95 or 0), hub.provider_id
+    return STATES.index(state), -(share or 0), -(hub.p95.seconds if hub.p95 is not None else 0), hub.provider_id
 
 
 def _view(
@@ -153,6 +155,7 @@ def _view(
         row=hub,
         state=_state(hub, in_flight, window),
         over=over(hub),
+        is_delayed=is_delayed(hub),
         cache=[(name, number, number / discoveries) for name, number in sorted(hub.cache.items())],
         in_flight=_of(hub, in_flight),
         latency=latency_chart(hub, data) if is_charted else Markup(),

@@ -106,6 +106,8 @@ def _templates() -> jinja2.Environment:
         duration=text.duration,
         lines_cut=text.lines_cut,
         money=text.money,
+        nested=text.nested,
+        quantile=text.quantile,
         parsed=parse,
         seconds=text.seconds,
         shown=functools.partial(json.dumps, ensure_ascii=False, default=str),

@@ -65,8 +65,9 @@ def span_page(request: Request) -> Response:
             [*messages, *(answer.value if answer is not None and isinstance(answer.value, list) else [])]
         ),
         "definitions": _definitions(sent),
+        "offered": sent.offered.number if sent is not None else sum(offer.is_offered is True for offer in offers),
         "offers": offers,
-        "withheld": sum(not offer.is_offered for offer in offers),
+        "withheld": sum(offer.is_offered is False for offer in offers),
         "recorded": recorded,
         "catalogue": content.tools(span) if span.phase == semconv.DISCOVERY else None,
         "attributes": [
@@ -94,7 +95,7 @@ def request_text(request: Request) -> Response:
             message.message if message.message is not None else {"not_recorded": message.missing}
             for message in sent.messages
         ],
-        "tools": sent.definitions and sent.definitions.value,
+        "tools": _with_gap(sent),
     }
     return PlainTextResponse(json.dumps(whole, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
@@ -148,8 +149,13 @@ def tool_names(messages: Sequence[Any]) -> dict[str, str]:
     return names
 
 
+def _with_gap(sent: SentRequest) -> list[Any] | None:
+    """Return the definitions of the offered tools; a last item counts those that are unknown."""
+    definitions, missing = sent.offered.definitions, sent.offered.missing
+    return None if definitions is None else [*definitions, *([{"not_recorded": missing}] if missing else [])]
+
+
 def _definitions(sent: SentRequest | None) -> dict[str, Any]:
     """Return the definitions of the offered tools by name."""
-    definitions = sent.definitions.value if sent is not None and sent.definitions is not None else None
-    items = definitions if isinstance(definitions, list) else ()
+    items = sent.offered.definitions or () if sent is not None else ()
     return {str(item.get("name")): item for item in items if isinstance(item, dict)}

@@ -137,9 +137,14 @@ def _messages_of(run: RunRecord) -> tuple[Message, ...]:
     return ()
 
 
+def known_trace(trace_id: object) -> str | None:
+    """Return the id of a trace; None if nothing was traced, and the id is all zero."""
+    return trace_id if isinstance(trace_id, str) and trace_id.strip("0") else None
+
+
 def _trace_id_of(run: RunRecord) -> str | None:
     """Return the id of the trace of a run's passes, if it is known."""
-    if isinstance(run.result, dict) and isinstance(trace_id := run.result.get("trace_id"), str):
+    if isinstance(run.result, dict) and (trace_id := known_trace(run.result.get("trace_id"))):
         return trace_id
     span = get_current_span(context_of_run(run)).get_span_context()
     return format_trace_id(span.trace_id) if span.is_valid else None

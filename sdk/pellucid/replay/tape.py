@@ -180,7 +180,8 @@ def _checked(span: TapedSpan) -> TapedSpan:
     for event in expect(span.events or [], list):
         expect(event["name"], str)
         expect(event["attributes"], dict)
-    return replace(span, attributes=well_typed(expect(span.attributes or {}, dict)))
+    attributes = well_typed(expect(span.attributes or {}, dict))
+    return replace(span, attributes=attributes, events=tuple(span.events or ()))
 
 
 def _of(recording: Recording, run_id: str) -> Tape:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.trace import format_span_id
 
@@ -26,6 +26,11 @@ from pellucid.run.structured_output import prompted
 from pellucid.run.token_metrics import count_failed, count_tokens
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
 from pellucid.tools.catalog import Catalog
+
+MOST_TOKENS: Final = 2**53 - 1
+"""Maximum number of tokens of one kind that a model call may report; more is unknown. Sums of calls fit in 64 bits."""
+
+_TOKENS: Final = tuple(field.name for field in fields(Usage) if field.name.endswith("_tokens"))
 
 
 async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
@@ -229,6 +234,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
             error_type="invalid_response",
             error_kind="invalid_response",
         )
+    response = _with_known_usage(_with_one_reason(response))
     message = response.message
     if all(call.id for call in message.tool_calls):
         return response
@@ -239,6 +245,30 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
         for index, part in enumerate(message.parts)
     )
     return replace(response, message=replace(message, parts=parts))
+
+
+def _with_one_reason(response: ModelResponse) -> ModelResponse:
+    """Return the response with one finish reason: where it has the default one, that of its message."""
+    message, reason = response.message, response.finish_reason
+    if message.finish_reason in (None, reason):
+        return response
+    if reason == "stop":
+        return replace(response, finish_reason=message.finish_reason)
+    return replace(response, message=replace(message, finish_reason=reason))
+
+
+def _with_known_usage(response: ModelResponse) -> ModelResponse:
+    """Return the response with unknown counts in place of impossible ones, which no exporter can encode or add up."""
+    usage = response.usage
+    impossible = {name: None for name in _TOKENS if _is_impossible(getattr(usage, name))}
+    by_modality = {name: count for name, count in usage.by_modality.items() if not _is_impossible(count)}
+    if not impossible and len(by_modality) == len(usage.by_modality):
+        return response
+    return replace(response, usage=replace(usage, **impossible, by_modality=by_modality))
+
+
+def _is_impossible(count: int | None) -> bool:
+    return count is not None and not 0 <= count <= MOST_TOKENS
 
 
 def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:

@@ -107,7 +107,6 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
             **setup.settings,
         ) as b,
     ):
-        b.note(finish_reasons=("error",))  # replaced when the run ends normally
         all_links = [*(links or ()), *run.links]
         for link in all_links:
             b.link(link)
@@ -151,6 +150,8 @@ def conclude(run: Run, b: Boundary) -> None:
     """Count the calls of a run that ends, once, and withdraw its pending approvals."""
     if run.scope.open.pop(run, None) is None:
         return
+    if run.tally.model_calls and b.noted("finish_reasons") is None:
+        b.note(finish_reasons=("error",))
     labels = {semconv.AGENT_NAME: run.scope.agent}
     if (model := b.noted("model")) is not None:
         labels[semconv.REQUEST_MODEL] = model

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, TypeAlias
 
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.approvals.external import ExternalRequest
 from pellucid.messages import Message, ToolResult, Usage
+from pellucid.text import excerpt
 from pellucid.types import JSONObject, OutputT_co
+
+MOST_OUTPUT: Final = 2_000
+"""Maximum characters of an output that a notebook shows of a result."""
 
 Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval", "awaiting_tools"]
 
@@ -48,6 +52,22 @@ class RunResult(Generic[OutputT_co]):
     approvals: tuple[ApprovalRequest, ...] = ()
     external: tuple[ExternalRequest, ...] = ()
     checkpoint: JSONObject | None = None
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print a summary in IPython and notebooks, where `repr` would show the whole conversation."""
+        counts = {"input": self.usage.input_tokens, "output": self.usage.output_tokens}
+        tokens = [f"{kind} tokens {'unknown' if count is None else count}" for kind, count in counts.items()]
+        cost = [] if self.usage.cost is None else [f"${self.usage.cost:.4g}"]
+        waits = [
+            (len(items), kind) for items, kind in ((self.approvals, "approvals"), (self.external, "results")) if items
+        ]
+        lines = [
+            f"RunResult {self.status} ({self.stop_reason}), run {self.run_id}",
+            ", ".join([f"{self.iterations} iterations", f"{len(self.messages)} messages", *tokens, *cost]),
+            *(f"waits for {number} {kind}" for number, kind in waits),
+            *([] if waits else [f"output: {excerpt(repr(self.output), MOST_OUTPUT)}"]),
+        ]
+        printer.text("\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True)

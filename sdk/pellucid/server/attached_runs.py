@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pellucid.durable_runs import RunState
+from pellucid.durable_runs.records import known_trace
 from pellucid.durable_runs.states import state_json
 from pellucid.errors import RunCancelled, StoreNeeded
 from pellucid.events import Event, InferenceStarted
@@ -191,7 +192,11 @@ def completed_state(run: Run, result: RunResult[Any], waits: str) -> RunState:
         ValueError, RecursionError: the output cannot be turned into JSON.
     """
     state = RunState(
-        run_id=run.scope.run_id, agent=run.scope.agent, status="completed", usage=result.usage, trace_id=result.trace_id
+        run_id=run.scope.run_id,
+        agent=run.scope.agent,
+        status="completed",
+        usage=result.usage,
+        trace_id=known_trace(result.trace_id),
     )
     if result.checkpoint is not None:
         return replace(

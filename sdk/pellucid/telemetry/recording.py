@@ -268,7 +268,7 @@ class Content:
         self._recorder = recorder
         self._span = span
         self._remaining = recorder.policy.max_span_bytes
-        self._omitted = 0
+        self._omitted: dict[str, int] = {}
         self.attributes: dict[str, AttributeValue] = {}
 
     def add(self, attribute: str, record: Record, digest: str | None = None, size: str | None = None) -> None:
@@ -292,8 +292,10 @@ class Content:
                 self._remaining -= length
                 self.attributes[attribute] = recorded.json or ""
         if recorded.omitted:
-            self._omitted += recorded.omitted
-            self.attributes[semconv.CONTENT_OMITTED] = self._omitted
+            self._omitted[attribute] = recorded.omitted
+            self.attributes[semconv.CONTENT_OMITTED] = sum(self._omitted.values())
+            self.attributes[semconv.CONTENT_OMITTED_FROM] = list(self._omitted)
+            self.attributes[semconv.CONTENT_OMITTED_COUNTS] = list(self._omitted.values())
         if recorded.recorded_on is not None:
             self.attributes[semconv.CONTENT_REPEATED] = recorded.repeated
             self.attributes[semconv.CONTENT_RECORDED_ON] = recorded.recorded_on

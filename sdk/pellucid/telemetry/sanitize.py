@@ -165,8 +165,9 @@ class Cleaner:
         cleaned: dict[str, JSONValue] = {}
         secret_name = _secret_name(value)
         for key, item in islice(value.items(), MAX_ITEMS):
-            if self._remaining <= 0:
-                break
+            is_over = self._remaining <= 0
+            if is_over and not _names(key, item):
+                continue
             name = self._key(key)
             if name in cleaned:  # keys that were masked or cut, or 1 beside "1"
                 name = f"{name} ({len(cleaned)})"
@@ -176,7 +177,10 @@ class Cleaner:
             item_path = path
             if self._others:
                 item_path = (*path, secret_name, name) if is_named else (*path, name)
-            cleaned[name] = self._clean(item, item_path, depth, is_secret=hides)
+            if is_over:
+                cleaned[name] = self._leaf(item, item_path, is_secret=hides)
+            else:
+                cleaned[name] = self._clean(item, item_path, depth, is_secret=hides)
         self.removed += len(value) - len(cleaned)
         return cleaned
 
@@ -346,8 +350,8 @@ def _cut_inside(value: JSONValue, length: int, depth: int) -> JSONValue:
     if not isinstance(value, _NESTING):
         return value
     if not depth:
-        kind = value.get("type") if isinstance(value, dict) else None
-        return {"type": kind} if _names("type", kind) else f"[{size_of(dumps(value))} bytes]"
+        names = {key: item for key, item in value.items() if _names(key, item)} if isinstance(value, dict) else {}
+        return names if "type" in names else f"[{size_of(dumps(value))} bytes]"
     if isinstance(value, list):
         return [_cut_inside(item, length, depth - 1) if isinstance(item, _SIZED) else item for item in value[:length]]
     return {
@@ -356,6 +360,6 @@ def _cut_inside(value: JSONValue, length: int, depth: int) -> JSONValue:
     }
 
 
-def _names(key: str, item: JSONValue) -> bool:
+def _names(key: object, item: object) -> bool:
     """Return whether an entry identifies a message or part."""
     return key in _NAMES and isinstance(item, str) and len(item) <= _LONGEST_NAME

@@ -26,7 +26,7 @@ from pellucid_exporters.stored.alerts.counts import (
     percentage,
     window,
 )
-from pellucid_exporters.stored.quantiles import quantile, summed
+from pellucid_exporters.stored.quantiles import Quantile, quantiles
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow, HubRow, SpanRow
 
@@ -74,14 +74,15 @@ class _Hubs:
             subject=named("Tool hub", provider_id, service),
             value=value,
             objective=text.seconds(objective) if objective is not None else "none declared",
-            p95=text.seconds(p95) if p95 is not None else "unknown",
+            p95=text.quantile(p95) if p95 is not None else "unknown",
             last_success=text.duration(self.now - last) if last is not None else "longer than known",
         )
 
 
-def _p95(row: HubRow, now: int) -> float | None:
-    recent = [counts for minute, counts in row.by_minute.items() if minute >= _first_minute(now, FIVE_MINUTES)]
-    return quantile(0.95, row.bounds, summed(recent, len(row.bounds) + 1))
+def _p95(row: HubRow, now: int) -> Quantile | None:
+    since = _first_minute(now, FIVE_MINUTES)
+    (p95,) = quantiles([each for minute, some in row.samples.items() if minute >= since for each in some], (0.95,))
+    return p95
 
 
 def _first_minute(now: int, seconds: float) -> int:

@@ -21,7 +21,7 @@ from pellucid_exporters.stored.alerts.counts import (
     percentage,
     window,
 )
-from pellucid_exporters.stored.quantiles import quantile, summed
+from pellucid_exporters.stored.quantiles import percentile
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow
 
@@ -93,11 +93,10 @@ def _failing(
 def _model_slow(recent: Window, context: Context) -> Iterator[Alert]:
     thresholds = context.thresholds
     for (service, _, model), rows in recent.by(*_MODEL).items():
-        bounds = rows[0].bounds
-        p95 = quantile(0.95, bounds, summed([row.buckets for row in rows], len(bounds) + 1)) or 0.0
+        p95 = percentile(0.95, sorted(duration for row in rows for duration in row.durations)) or 0.0
         if p95 <= thresholds.model_slow or number(rows) < thresholds.model_slow_min:
             continue
-        slowest = max(rows, key=lambda row: max(place for place, calls in enumerate(row.buckets) if calls))
+        slowest = max(rows, key=lambda row: row.durations[-1])
         yield fire(
             work.model_slow(context, Words(subject=named("Model", model, service), value=text.seconds(p95))),
             thresholds,

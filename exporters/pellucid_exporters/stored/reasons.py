@@ -1,0 +1,81 @@
+"""What the events of a run say about its tools: denied, shadowed, quarantined, redefined, activated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from pellucid import semconv
+from pellucid.events import (
+    ToolDenied,
+    ToolsActivated,
+    ToolsDeactivated,
+    ToolsQuarantined,
+    ToolsRedefined,
+    ToolsShadowed,
+)
+from pellucid_exporters.stored.rows import EventRow, SpanRow
+
+Listed: TypeAlias = tuple[str, str | None]
+"""Name of a tool, and id of the provider that listed it."""
+
+_ROUNDING: Final = 1_000
+"""Nanoseconds by which the time of an event, which is a float, may be off."""
+
+
+class Reasons:
+    """Reasons that the events of a run give about its tools, the latest last.
+
+    Attributes:
+        by_tool: What happened to a tool.
+        denied: Why the policy denied a tool.
+        shadowed: Tools whose name another tool has, with the name under which they are offered instead, if any.
+        pinned: Tools that are withheld because they were redefined.
+        quarantined: Problems of broken tools.
+    """
+
+    def __init__(self) -> None:
+        self.by_tool: dict[Listed, str] = {}
+        self.denied: dict[Listed, str] = {}
+        self.denied_in: dict[int, set[Listed]] = {}
+        self.shadowed: dict[Listed, str | None] = {}
+        self.pinned: set[Listed] = set()
+        self.quarantined: dict[Listed, str] = {}
+
+
+def reasons_of(events: Sequence[EventRow], span: SpanRow) -> Reasons:
+    """Return the reasons that were known when a `compose_request` span ended, or a `chat` span started."""
+    reasons = Reasons()
+    latest = span.start if span.phase == semconv.INFERENCE else span.end or span.start
+    for event in events:
+        if event.time > latest + _ROUNDING:
+            break
+        _add(reasons, event)
+    return reasons
+
+
+def _add(reasons: Reasons, event: EventRow) -> None:
+    payload = event.payload
+    key: Listed = (str(payload.get("tool_name")), payload.get("provider_id"))
+    if event.name == ToolDenied.name and payload.get("stage") != "dispatch":
+        why = payload.get("reason") or payload.get("error_type") or "without a reason"
+        reasons.denied[key] = f"the policy says {payload.get('permission')}: {why}"
+        reasons.denied_in.setdefault(payload.get("iteration", 0), set()).add(key)
+    elif event.name == ToolsShadowed.name:
+        key = (key[0], payload.get("shadowed_provider_id"))
+        renamed = payload.get("offered_as")
+        winner = f"'{payload.get('provider_id')}' has the name"
+        reasons.by_tool[key] = f"{winner}; offered as {renamed}" if renamed else winner
+        reasons.shadowed[key] = renamed
+    elif event.name == ToolsQuarantined.name:
+        reasons.quarantined[key] = f"quarantined: {payload.get('problem')}"
+    elif event.name == ToolsRedefined.name:
+        change = "redefined under its name"
+        if payload.get("refused"):
+            reasons.pinned.add(key)
+            change += ", withheld because tools are pinned"
+        reasons.by_tool[key] = change
+    elif event.name == ToolsActivated.name:
+        reasons.by_tool[key] = f"lazy, activated via {payload.get('via')}"
+    elif event.name == ToolsDeactivated.name:
+        reasons.by_tool[key] = f"lazy, no longer active: {payload.get('reason')}"
