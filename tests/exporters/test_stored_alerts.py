@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -44,6 +45,8 @@ LOW = Thresholds(
     slow_min_round_trips=2,
     hanging_after=0.001,
     cache_misses_min=2,
+    cache_misses_near=1e-6,
+    hub_down_after=0.001,
     model_slow=0.001,
     model_slow_min=2,
     tokens_per_hour=100,
@@ -51,6 +54,8 @@ LOW = Thresholds(
     external_failing_min=1,
 )
 """Thresholds that a few runs exceed."""
+
+pytestmark = pytest.mark.anyio
 
 FILLED = re.compile(r"\{\{ (?:with|if) .*?\{\{ end \}\}|\{\{.*?\}\}")
 """Parts of a template of Prometheus that stand for values."""
@@ -100,7 +105,9 @@ class World:
         )
         for _ in range(TIMES):
             await agent.run("go")
-        await self.run("stormy", providers=[DiscoveryProvider(FakeHub(), id="stormy", max_entries=1)], many=True)
+        await self.run(
+            "stormy", providers=[DiscoveryProvider(FakeHub(), id="stormy", max_entries=1, objective=60)], many=True
+        )
 
     async def break_work(self) -> None:
         """Have tools, models and runs fail, and cost much."""
@@ -151,9 +158,20 @@ async def alerts_of(path: Path) -> tuple[list[Alert], StoreReader]:
             with anyio.fail_after(60):
                 await anyio.to_thread.run_sync(lambda: eventually(reader.in_flight))
             await anyio.to_thread.run_sync(telemetry.flush, 10)
-            found = await anyio.to_thread.run_sync(lambda: evaluate(reader, time.time_ns(), LOW))
+            found = await anyio.to_thread.run_sync(lambda: [*evaluate(reader, later(), LOW), *failing(reader)])
             tasks.cancel_scope.cancel()
-    return found, reader
+    return sorted(found, key=lambda alert: alert.severity), reader
+
+
+def later() -> int:
+    """Return a time more than a minute from now: a store knows only the minute since when a hub is down."""
+    return time.time_ns() + 70 * 10**9
+
+
+def failing(reader: StoreReader) -> list[Alert]:
+    """Return what a hub that is down would be if it were so for less time: the one explains the other."""
+    alerts = evaluate(reader, time.time_ns(), replace(LOW, hub_down_after=3600))
+    return [alert for alert in alerts if alert.name == "ToolHubFailing"]
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +198,7 @@ def test_an_alert_says_what_the_rule_says(scene: tuple[list[Alert], StoreReader]
         assert any(re.fullmatch(pattern(rule.summary), alert.summary) for rule in rules), alert.summary
         hub = f"pellucid_provider_id={alert.provider_id}" if alert.provider_id else ""
         assert alert.runbook == runbook_address(alert.name, LOW, hub)
-    assert {(alert.name, alert.severity) for alert in scene[0]} >= {("ToolHubSlow", "page"), ("ToolHubSlow", "ticket")}
+    assert ("ToolHubSlow", "page") in {(alert.name, alert.severity) for alert in scene[0]}
 
 
 def pattern(template: str) -> str:
@@ -224,7 +242,7 @@ def test_limits_are_those_of_the_rules(scene: tuple[list[Alert], StoreReader]) -
     fired = {alert.name for alert in evaluate(reader, now)}
     assert fired == {
         "ToolHubFailing",
-        "ToolHubDown",
+        "ToolHubSlow",  # each time, although it was called too seldom for a share
         "ToolHubCircuitOpen",
         "ToolCatalogChanging",
         "ToolFailing",
@@ -235,3 +253,36 @@ def test_limits_are_those_of_the_rules(scene: tuple[list[Alert], StoreReader]) -
     assert {alert.name for alert in evaluate(reader, now, strict)} == fired - {"ToolHubFailing", "RunFailing"}
     for moment in (now - 3600 * 10**9, now + 86_400 * 10**9):
         assert evaluate(reader, moment, LOW) == []
+
+
+async def test_a_hub_whose_callers_gave_up_is_silent(tmp_path: Path) -> None:
+    """Its requests got no answer, however short the time was that callers waited; that is the one alert on it."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        hub = FakeHub(latency=1e6)
+        provider = DiscoveryProvider(hub, id="quiet", objective=1e-9)
+        agent = Agent("leaver", model=ScriptedModel("done"), providers=[provider], telemetry=telemetry)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(agent.run, "go")
+                while not hub.calls:
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            await provider.aclose()
+        await anyio.to_thread.run_sync(telemetry.flush, 10)
+    [alert] = evaluate(StoreReader(path), later(), LOW)
+    assert (alert.name, alert.severity, alert.provider_id) == ("ToolHubSilent", "page", "quiet")
+    assert "requests without an answer: 1;" in alert.summary
+
+
+async def test_a_page_on_a_hub_is_the_one_alert_on_it(tmp_path: Path) -> None:
+    """A hub that is slow, and that a cache spares nothing, has no tickets beside its page."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        slow = DiscoveryProvider(FakeHub(), id="slow", objective=1e-9, max_entries=1)
+        await World(telemetry).run("slow", providers=[slow], many=True)
+        await anyio.to_thread.run_sync(telemetry.flush, 10)
+    alerts = evaluate(StoreReader(path), time.time_ns(), LOW)
+    assert [(alert.name, alert.severity) for alert in alerts if alert.provider_id == "slow"] == [
+        ("ToolHubSlow", "page")
+    ]

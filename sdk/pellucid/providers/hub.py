@@ -26,7 +26,7 @@ from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, retry_after_of
 from pellucid.providers.fetches import Fetch, LateFailure, notify, patience_of
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
-from pellucid.telemetry import BACKGROUND_DISCOVERY, Entered, HubRequest, boundary, current_scope
+from pellucid.telemetry import BACKGROUND_DISCOVERY, Entered, HubRequest, Scope, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, checked_catalog
 from pellucid.tools.tool import Hub, Tool, ToolSource
 from pellucid.types import DepsT_contra
@@ -181,8 +181,8 @@ class DiscoveryProvider(Generic[DepsT_contra]):
             return await flight.outlasts(patience, ctx, joined=joined)
         except BaseException:
             if not joined and flight.needs_observer():
-                trigger = trace.get_current_span().get_span_context()
-                flight.observe(lambda: self._background(trigger, age=flight.age), self._caused)
+                scope, trigger = current_scope(), trace.get_current_span().get_span_context()
+                flight.observe(lambda: self._background(scope, trigger, age=flight.age), self._caused)
             raise
 
     def invalidate(self, key: Hashable | None = None) -> None:
@@ -262,14 +262,15 @@ class DiscoveryProvider(Generic[DepsT_contra]):
 
     def _observe(self, flight: Fetch) -> Entered:
         """Observe a fetch by a boundary of its own from now on."""
-        entered = self._background(trace.get_current_span().get_span_context(), age=flight.age)
+        trigger = trace.get_current_span().get_span_context()
+        entered = self._background(current_scope(), trigger, age=flight.age)
         flight.span = entered.boundary.span.get_span_context()
         flight.observe(lambda: entered, self._caused)
         return entered
 
-    def _background(self, trigger: SpanContext, *, age: float) -> Entered:
+    def _background(self, of_run: Scope, trigger: SpanContext, *, age: float) -> Entered:
         """Enter the boundary of a round trip in no run, in a trace of its own, linked to the span that triggered it."""
-        scope = current_scope().detached()
+        scope = of_run.detached()
         token = otel_context.attach(otel_context.Context())
         try:
             b = boundary(

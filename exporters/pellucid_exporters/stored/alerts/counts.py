@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pellucid import semconv
-from pellucid_exporters.alerting.outcomes import ASKED, COMBINED, UNASKED
+from pellucid_exporters.alerting.outcomes import COMBINED
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow
 
@@ -60,11 +60,6 @@ def exemplar(rows: Collection[CallRow]) -> tuple[str, str] | None:
 def has_failed(row: CallRow) -> bool:
     """Return whether boundaries ended with an error."""
     return semconv.ERROR_TYPE in row.labels
-
-
-def is_round_trip(row: CallRow) -> bool:
-    """Return whether discoveries made a request to the hub."""
-    return row.labels.get(semconv.DISCOVERY_CACHE) in ASKED and row.labels.get(semconv.ERROR_TYPE) not in UNASKED
 
 
 def mostly(
