@@ -196,7 +196,7 @@ class DiscoveryContext:
             describe=describe,
             notify=self.notify,
             requested=requested,
-            is_retry=is_retry,
+            is_retry=is_retry or self.is_retry,
         )
 
 

@@ -150,6 +150,15 @@ def test_a_hub_that_is_seldom_called_opens_a_ticket_after_three(trial: Make, slo
     found.run()
 
 
+def test_a_streak_of_a_process_that_asks_no_more_is_none(trial: Make) -> None:
+    """Its last three requests were slow, a day ago; another process finds the hub quick."""
+    there = {name.replace("a:9464", "b:9464"): v for name, v in round_trips(grow((0.1, 2000)), grow((0, 2000))).items()}
+    here = round_trips([3.0] * 2001, [3.0] * 2001)
+    found = trial({**there, **here, **streak([3.0] * 2001)})
+    found.firing(1900, "ToolHubSlow")
+    found.run()
+
+
 def test_a_slow_hub_with_traffic_has_no_ticket_of_its_streak(trial: Make) -> None:
     """Its share says more."""
     found = trial({**round_trips(grow((0, 90)), grow((60, 90))), **streak(grow((60, 90)))})
@@ -157,18 +166,19 @@ def test_a_slow_hub_with_traffic_has_no_ticket_of_its_streak(trial: Make) -> Non
     found.run()
 
 
-def once(number: int, values: dict[str, float], total: int) -> dict[str, Sequence[float | None]]:
-    """Return the series of a process that pushes once, at a minute of its own, and ends; it has no `up`."""
+def once(number: int, values: dict[str, float], total: int, samples: int = 1) -> dict[str, Sequence[float | None]]:
+    """Return the series of a process that pushes, at a minute of its own, and ends; it has no `up`."""
     found: dict[str, Sequence[float | None]] = {}
     for name, value in values.items():
         minutes: list[float | None] = [None] * total
-        minutes[1 + number] = value
+        minutes[1 + number : 1 + number + samples] = [value] * samples
         found[name.replace("a:9464", f"run-{number}")] = minutes
     return found
 
 
-def test_processes_that_run_once_alert(trial: Make) -> None:
-    """45 processes with a sample each: a hub that is too slow each time, and one that fails each time."""
+@pytest.mark.parametrize("samples", [1, 2])
+def test_processes_that_run_once_alert(trial: Make, samples: int) -> None:
+    """45 processes with a sample or two each: a hub that is too slow each time, and one that fails each time."""
     failed = (
         f'{HERE},pellucid_provider_id="git",pellucid_provider_kind="hub",pellucid_outcome="failed",error_type="500"'
     )
@@ -179,7 +189,7 @@ def test_processes_that_run_once_alert(trial: Make) -> None:
             f"{OVER}{{{ANSWERED}}}": 1.0,
             f"{DURATION}_count{{{failed}}}": 1.0,
         }
-        series |= once(number, each, 60)
+        series |= once(number, each, 60, samples)
     found = trial(series)
     found.firing(40, "ToolHubSlow", FAST, SLOW)
     found.firing(40, "ToolHubFailing", {**PAGE, "pellucid_provider_id": "git"})
@@ -250,11 +260,15 @@ def test_silent_needs_requests(trial: Make) -> None:
     found.run()
 
 
-def test_silent_is_seen_between_two_evaluations(trial: Make) -> None:
-    """Rules are evaluated once a minute, and the hub answered before that."""
-    found = trial({**age([0, 4, 0, 0]), **age([0, 25, 0, 0], hub="git")})
-    found.interval = "20s"
-    found.firing(1, "ToolHubSilent", {**PAGE, "pellucid_provider_id": "git"})
+def test_silent_is_the_word_of_processes_that_ask(trial: Make) -> None:
+    """A replica that was given up on once and asks no more does not page, while another one is answered."""
+    idle = {name: values for name, values in age([60.0 * n for n in range(90)]).items() if "inflight" not in name}
+    idle |= requests([None, *level((1, 89))], "abandoned")
+    well = {name.replace("a:9464", "b:9464"): values for name, values in age(level((0, 90))).items()}
+    well |= requests(grow((4, 89)), labels=RUBE.replace("a:9464", "b:9464"))
+    found = trial({**idle, **well})
+    for minute in (20, 60, 88):
+        found.firing(minute, "ToolHubSilent")
     found.run()
 
 

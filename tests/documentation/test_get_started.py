@@ -27,7 +27,7 @@ def test_a_slow_hub_pages_as_the_page_says(tmp_path: Path) -> None:
         tmp_path, next(block.code for block in blocks_of("python") if block.page == page and "local=True" in block.code)
     )
     shown = run(tmp_path, PELLUCID, "top", "--once")
-    assert "PAGE    Tool hub tickets (support) is slow: 100% of its round trips in 5m" in shown
+    assert "PAGE    Tool hub tickets (support) is slow: 100% of the requests to it in 5m" in shown
     assert "pellucid runbook ToolHubSlow --hub tickets" in shown
     assert "≈" not in shown
     assert "`stale_while_revalidate`" in run(tmp_path, PELLUCID, "runbook", "ToolHubSlow", "--hub", "tickets")

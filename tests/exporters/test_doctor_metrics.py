@@ -36,7 +36,7 @@ RULES = {
             "name": "pellucid",
             "rules": [
                 {
-                    "alert": "ToolHubHanging",
+                    "alert": "ToolHubSilent",
                     "expr": "pellucid_tool_discovery_inflight_age_seconds >= 0",
                     "labels": {"severity": "page"},
                 },
@@ -221,7 +221,7 @@ def test_a_prometheus_that_has_everything_is_fine(doctor: Doctor, tmp_path: Path
         "native histograms arrive",
         "keeps exemplars",
         "1 recording rules and 1 alerts",
-        "firing now: ToolHubHanging",
+        "firing now: ToolHubSilent",
         "no Alertmanager",
     ):
         assert words in said, report.text

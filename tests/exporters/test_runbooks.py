@@ -68,7 +68,7 @@ def test_labels_add_no_markup() -> None:
 
 def test_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """A runbook, or the names of all; an unknown one is a usage error."""
-    assert main(["runbook", "ToolHubHanging", "--hub", "cat\x1b[31m", "--job", "shop"]) == 0
+    assert main(["runbook", "ToolHubSilent", "--hub", "cat\x1b[31m", "--job", "shop"]) == 0
     text = capsys.readouterr().out
     assert "\x1b" not in text
     assert 'age_seconds{job="shop", pellucid_provider_id="cat' in text

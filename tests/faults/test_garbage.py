@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 
 from pellucid import Agent, semconv
 from pellucid.telemetry.metrics import Hubs
@@ -54,7 +54,8 @@ def test_a_discovery_that_is_ended_while_another_one_is_counted() -> None:
         attributes = {
             semconv.PHASE: semconv.DISCOVERY, semconv.PROVIDER_ID: hub, semconv.OUTCOME: semconv.COMPLETED,
         }  # fmt: skip
-        return ReadableSpan("discover_tools", attributes=attributes)
+        request = Event(semconv.HUB_LISTING, {**attributes, semconv.HUB_LISTING_SECONDS: 0.1}, 1)
+        return ReadableSpan("discover_tools", attributes=attributes, events=[request])
 
     abandoned = discovery("abandoned")
 

@@ -126,6 +126,14 @@ async def test_others_are_refused_while_a_rule_tries_again(telemetry: Captured) 
     assert outcomes(telemetry) == [("failed", "ConnectionError")] * 3
 
 
+async def test_a_rule_tries_again_through_a_combination(telemetry: Captured) -> None:
+    """The back-off of a part does not refuse what the rule of the whole asks for."""
+    hub = FakeHub(named("b"), faults=[CAUSE, CAUSE])
+    parts = combined(DiscoveryProvider(hub, id="hub", clock=Clock()), Own("other"))
+    assert (await within(agent(parts, reliability=Reliability(post_decide=[AGAIN])).run("x"))).output == "hi"
+    assert outcomes(telemetry) == [("completed", None), *[("failed", "ConnectionError")] * 2]
+
+
 async def test_a_refresh_is_a_request_for_which_no_run_waits(telemetry: Captured) -> None:
     """It is measured as a request, and not as a wait."""
     clock = Clock()
@@ -158,10 +166,10 @@ async def test_wrappers_count_no_request_twice(telemetry: Captured) -> None:
 class Own:
     """A provider of an application, which makes its requests itself."""
 
-    id = "hub"
     objective = 60.0
 
-    def __init__(self, fault: Exception | None = None, cache: str | None = None) -> None:
+    def __init__(self, id: str = "hub", fault: Exception | None = None, cache: str | None = None) -> None:  # noqa: A002
+        self.id = id
         self.fault = fault
         self.cache = cache
 
@@ -189,10 +197,34 @@ async def test_providers_of_applications_are_measured_too(telemetry: Captured, k
     """Their answers and failures are those of a hub, unless they say that a list was cached."""
     await within(agent(kind()).run("x"))
     with pytest.raises(DiscoveryError):
-        await within(agent(kind(CAUSE)).run("x"))
+        await within(agent(kind(fault=CAUSE)).run("x"))
     await within(agent(Own(cache="hit")).run("x"))
     assert outcomes(telemetry) == [("completed", None), ("failed", "ConnectionError")]
     assert gauge(telemetry, semconv.HUB_UNANSWERED_AGE) == 0
+
+
+class Wrapper:
+    """A provider of an application that asks another one."""
+
+    id = "hub"
+
+    def __init__(self, inner: DiscoveryProvider) -> None:
+        self.inner = inner
+
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Ask the other one."""
+        return await self.inner.list_tools(ctx)
+
+
+async def test_a_wrapper_of_an_application_makes_no_requests(telemetry: Captured) -> None:
+    """What it wraps does; and who is refused by the back-off asks nobody."""
+    hub = FakeHub(named("a"), faults=[None, CAUSE])
+    runner = agent(Wrapper(DiscoveryProvider(hub, id="hub", ttl=0, clock=Clock())))
+    await within(runner.run("x"))
+    for _ in range(3):
+        with pytest.raises(DiscoveryError):
+            await within(runner.run("x"))
+    assert outcomes(telemetry) == [("completed", None), ("failed", "ConnectionError")]
 
 
 # --- callers that leave -----------------------------------------------------------------------------------------------
@@ -268,14 +300,16 @@ async def test_a_caller_that_comes_in_time_gets_the_whole_timeout(telemetry: Cap
 
 
 async def test_closing_leaves_nothing_behind(telemetry: Captured) -> None:
-    """`aclose` ends a request that nobody waits for."""
+    """`aclose` ends a request that nobody waits for, also an invalidated one; that is no silence of the hub."""
     hub = FakeHub(latency=math.inf)
     provider = DiscoveryProvider(hub, id="hub")
     await leave(telemetry, agent(provider), hub)
+    provider.invalidate()
     await within(provider.aclose())
     await until(lambda: hub.cancelled)
     await within(telemetry.settle())
     assert outcomes(telemetry) == [("abandoned", None)]
+    assert gauge(telemetry, semconv.HUB_UNANSWERED_AGE) == 0
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.stack]
 HUB, TOOL, MODEL, AGENT = "pellucid_provider_id", "gen_ai_tool_name", "gen_ai_request_model", "gen_ai_agent_name"
 
 PAGED: Final[Mapping[str, tuple[str, str]]] = {
-    "ToolHubHanging": (HUB, "hanging"),
+    "ToolHubSilent": (HUB, "hanging"),
     "ToolHubDown": (HUB, "down"),
     "ToolHubFailing": (HUB, "flaky"),
     "ToolHubSlow": (HUB, "slow"),

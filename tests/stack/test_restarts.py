@@ -103,10 +103,10 @@ async def test_the_collector(restarted: Stack) -> None:
 def hanging(stack: Stack) -> list[dict[str, Any]]:
     """Return what Alertmanager has of the hub that hangs."""
     found = get_json(stack["alertmanager"].url("/api/v2/alerts"))
-    return [each for each in found if each["labels"]["alertname"] == "ToolHubHanging"]
+    return [each for each in found if each["labels"]["alertname"] == "ToolHubSilent"]
 
 
-def messages(stack: Stack, status: str, name: str = "ToolHubHanging") -> int:
+def messages(stack: Stack, status: str, name: str = "ToolHubSilent") -> int:
     """Return how many messages the receiver got of an alert that pages."""
     return stack["relay"].log.read_text().count(f"[{status}] page {name}:")
 
@@ -118,7 +118,7 @@ def test_prometheus(restarted: Stack, hubs: Application, kill: bool) -> None:
 
     def fires() -> bool:  # not the series ALERTS, which shows for five minutes what was before
         found = prometheus.api("alerts")["alerts"]
-        return any(each["labels"]["alertname"] == "ToolHubHanging" and each["state"] == "firing" for each in found)
+        return any(each["labels"]["alertname"] == "ToolHubSilent" and each["state"] == "firing" for each in found)
 
     until(fires, PATIENCE, "an alert")
     until(lambda: messages(restarted, "firing"), PATIENCE, "a page")
@@ -155,7 +155,7 @@ def test_alertmanager(restarted: Stack, hubs: Application, kill: bool) -> None:
     told = messages(restarted, "firing")
     if kill:
         folder = alertmanager.mounted("/alertmanager")
-        for name, text in {"silences": silence, "nflog": "ToolHubHanging"}.items():
+        for name, text in {"silences": silence, "nflog": "ToolHubSilent"}.items():
             until(partial(contains, folder / name, text), PATIENCE, f"{name} on disk")
     with alertmanager.down(kill=kill):
         pass

@@ -11,6 +11,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from pellucid import semconv
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
 from pellucid_exporters.recorder.spans import RecorderTracerProvider
 from pellucid_exporters.testing import capture
@@ -45,6 +46,8 @@ class Twins:
         assert ours.keys() == theirs.keys()
         for series, point in ours.items():
             other = theirs[series]
+            if point.name == semconv.HUB_UNANSWERED_AGE.name:
+                continue  # read at two moments
             assert point.value == pytest.approx(other.value)
             if point.count is None:  # the exemplar is a random one
                 point, other = (replace(each, exemplars=each.exemplars[:0]) for each in (point, other))  # noqa: PLW2901

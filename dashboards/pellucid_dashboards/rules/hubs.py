@@ -9,6 +9,7 @@ from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import (
     ANSWERED_REQUESTS,
     BROKEN_REQUESTS,
+    INSTANCE,
     JOB,
     SUCCEEDED,
     UNANSWERED_REQUESTS,
@@ -28,7 +29,7 @@ from pellucid_dashboards.rules.discovery import (
     round_trips,
 )
 from pellucid_dashboards.rules.model import Alert, alert
-from pellucid_dashboards.rules.queries import increase, mostly, select, summed
+from pellucid_dashboards.rules.queries import increase, mostly, select, summed, total
 from pellucid_dashboards.rules.words import queried
 from pellucid_exporters.alerting import hubs
 from pellucid_exporters.alerting.definition import Context, Words
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _PROVIDER: Final = label(semconv.PROVIDER_ID)
 _OWN: Final = (JOB, _PROVIDER)
+_PROCESS: Final = f"{HUB}, {INSTANCE}"
 _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
 _OBJECTIVE: Final = queried(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
@@ -82,15 +84,17 @@ and on ({HUB}) {round_trips(long)} >= {number(context.thresholds.slow_min_round_
 def _slow_streak(context: Context) -> Alert:
     """Return the alert on hubs that are called too seldom for a share: by processes that stay, or by ones that end."""
     least = number(context.thresholds.slow_streak)
-    streak = f"max by ({HUB}) (min_over_time({select(semconv.HUB_STREAK)}[{context.window(300)}]))"
+    requests = total(semconv.HUB_LISTING_DURATION, window=context.window(86400), labels=_PROCESS)
+    streak = f"min_over_time({select(semconv.HUB_STREAK)}[{context.window(300)}]) >= {least}"
     others = "\n".join(f"unless on ({HUB}) ({_burns(context, burn).strip()})" for burn in BURNS)
     return alert(
         hubs.slow_streak(context, _words(words.NUMBER)),
         expression=f"""
 (
-  {streak} >= {least} and on ({HUB}) {round_trips("1d")} > 0
+  max by ({HUB}) ({streak} and on ({_PROCESS}) {requests} > 0)
   or on ({HUB}) round({round_trips("1d")}) >= {least} and on ({HUB}) {over_objective("1d")} == 1
 )
+unless on ({HUB}) {round_trips("1h")} >= {number(context.thresholds.slow_min_round_trips)}
 {others}
 """,
         dashboard=_DASHBOARD,
@@ -100,15 +104,17 @@ def _slow_streak(context: Context) -> Alert:
 def _silent(context: Context) -> Alert:
     thresholds = context.thresholds
     minute = context.window(60)
-    context.window(300)
-    age = f"max by ({HUB}) (max_over_time({select(semconv.HUB_UNANSWERED_AGE)}[{minute}]))"
+    inflight = f"max_over_time({select(semconv.DISCOVERY_INFLIGHT)}[{minute}]) > 0"
+    unanswered = total(semconv.HUB_LISTING_DURATION, UNANSWERED_REQUESTS, window=context.window(300), labels=_PROCESS)
+    # Of each process: one that does not ask the hub any more says nothing about it.
+    age = f"""max by ({HUB}) (
+  {select(semconv.HUB_UNANSWERED_AGE)}
+  and on ({_PROCESS}) (max by ({_PROCESS}) ({inflight}) or on ({_PROCESS}) {unanswered} > 0)
+)"""
     objective = f"max by ({HUB}) ({select(semconv.DISCOVERY_OBJECTIVE)})"
-    inflight = f"max by ({HUB}) (max_over_time({select(semconv.DISCOVERY_INFLIGHT)}[{minute}]))"
-    since = queried(
-        f"time() - max(max_over_time({select(semconv.HUB_UNANSWERED_AGE)}{{%s}}[{minute}]))",
-        _OWN,
-        'toTime | printf "%v" | reReplaceAll "^.* ([0-9:]{5}).*$" "$1 UTC"',
-        "its start",
+    since = (
+        "{{ with printf `vector(time() - %v)` $value | query }}{{ . | first | value | toTime "
+        '| printf "%v" | reReplaceAll "^.* ([0-9:]{5}).*$" "$1 UTC" }}{{ end }}'
     )
     requests = queried(
         f"(sum({hub_requests('1h')}{{%s,{UNANSWERED_REQUESTS}}}) or vector(0))"
@@ -123,10 +129,6 @@ def _silent(context: Context) -> Alert:
 {age} > on ({HUB}) (
   clamp_min({objective} * {number(thresholds.hanging_objectives)}, {number(thresholds.hanging_after)})
   or on ({HUB}) {age} * 0 + {number(thresholds.hanging_after)}
-)
-and on ({HUB}) (
-  {inflight} > 0
-  or on ({HUB}) {round_trips("5m")} > 0
 )
 """,
         dashboard=_DASHBOARD,

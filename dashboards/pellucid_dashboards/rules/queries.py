@@ -23,8 +23,8 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
 
     A series that was not there a window ago began at 0, and PromQL's `increase` sees no step from there to its first
     value. Where the target was scraped already, that value is what it grew by. Targets that push have no `up`: a
-    process that pushes once and ends has one sample in its life, which is what it grew by. A restart is a reset, which
-    `increase` knows.
+    process that began within the window has grown by its latest sample, also if that is its only one. A restart is a
+    reset, which `increase` knows.
     """
     scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window} == 1"
     pushed = f"unless on ({JOB}, {INSTANCE}) {UP}"
@@ -32,8 +32,8 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
         counted = select(metric, *matchers)
         return (
             f"({counted} unless {counted} offset {window} and {scraped})\n"
-            f"  or increase({counted}[{window}])\n"
-            f"  or (last_over_time({counted}[{window}]) unless {counted} offset {window} {pushed})"
+            f"  or (last_over_time({counted}[{window}]) unless {counted} offset {window} {pushed})\n"
+            f"  or increase({counted}[{window}])"
         )
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
     # Prometheus may switch from one kind to the other.
@@ -41,10 +41,10 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     branches = (
         f"({classic} {new} and {scraped})",
         f"(histogram_count({native} {new}) and {scraped})",
-        f"increase({classic}[{window}])",
-        f"histogram_count(increase({native}[{window}]))",
         f"(last_over_time({classic}[{window}]) {new} {pushed})",
         f"(histogram_count(last_over_time({native}[{window}])) {new} {pushed})",
+        f"increase({classic}[{window}])",
+        f"histogram_count(increase({native}[{window}]))",
     )
     return "\n  or ".join(branches)
 

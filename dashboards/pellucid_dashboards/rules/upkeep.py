@@ -64,8 +64,8 @@ def _busy(context: Context) -> Alert:
         after=300.0,
         summary=f"{words.value_of(INSTANCE)} of {words.value_of(JOB)} is busy: a tenth of its runs waited for "
         f"{words.DURATION} or longer, in {five}, until its event loop resumed them; the limit is {seconds(limit)}.",
-        description="The process, not a hub, is late: its event loop has more to do than it can, or is blocked by code "
-        "that computes or waits without `await`. Durations that it measures include this delay.",
+        description="The process, not a hub, is late: its event loop has more to do than it can, or is often blocked "
+        "by code that computes or waits without `await`. Durations that it measures include this delay.",
         dashboard=_HEALTH,
     )
 

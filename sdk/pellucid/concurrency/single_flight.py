@@ -39,6 +39,7 @@ class Flight(Generic[T]):
         span: Span of the fetch; callers that join link to it.
         is_outdated: Whether the remote data changed during the fetch; set by the owner.
         outlasted: Whether it outlasted the patience of a waiter.
+        has_lingered: Whether it was given up because it had no waiters and its time without them had passed.
         result: Result of the fetch, once it is settled without an error.
         error: Exception of the fetch, once it is settled; `OutOfTime` and `Abandoned` do not come from the hub.
     """
@@ -58,6 +59,7 @@ class Flight(Generic[T]):
         self.error: BaseException | None = None
         self.is_outdated = False
         self.outlasted = False
+        self.has_lingered = False
         self._started = time.monotonic()
         self._deadline = self._limited_to = math.inf if timeout is None else self._started + timeout
         self._linger = min(self._deadline, self._started + linger)
@@ -150,6 +152,7 @@ class Flight(Generic[T]):
             if lingers:
                 self._limit(self._linger)
         if not lingers:
+            self.has_lingered = True
             self.cancel(Abandoned())
 
     def _limit(self, deadline: float) -> None:
@@ -167,7 +170,8 @@ class Flight(Generic[T]):
             with self._scope:
                 self._apply_limit()
                 self._settle(result=await fetch(*args))
-            self._settle(error=OutOfTime() if self._limited_to == self._deadline else Abandoned())
+            self.has_lingered = self._limited_to != self._deadline
+            self._settle(error=Abandoned() if self.has_lingered else OutOfTime())
         except BaseException as error:  # noqa: BLE001  (passed on to the waiters)
             interrupt = interrupt_in(error)
             if not self._settle(error=interrupt or contained(error)) and interrupt is not None:

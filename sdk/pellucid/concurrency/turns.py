@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Coroutine, Generator
 from typing import Any, Final, Generic, TypeVar
@@ -59,7 +60,7 @@ class _Turns:
     __slots__ = ("_idle", "_is_observing", "_loop", "_starts")
 
     def __init__(self, loop: Any) -> None:
-        self._loop = loop
+        self._loop = weakref.ref(loop)  # which keeps this object
         self._starts: deque[float] = deque(maxlen=TURNS)
         self._is_observing = False
         self._idle = 0
@@ -80,8 +81,8 @@ class _Turns:
         return time.perf_counter() - max(suspended, self._starts[0]) if self._is_observing else 0.0
 
     def _schedule(self) -> None:
-        # asyncio's callbacks from the loop's own thread need not wake it.
-        (getattr(self._loop, "call_soon", None) or self._loop.run_sync_soon)(self._note)
+        loop: Any = self._loop()
+        (getattr(loop, "call_soon", None) or loop.run_sync_soon)(self._note)
 
     def _note(self) -> None:
         """Note the start of a turn."""

@@ -103,7 +103,7 @@ class Fetch(Flight[HubCatalog]):
     def _end(self, settled: Callable[[Fetch], None]) -> None:
         if self.request is not None:
             is_given_up = self.abandoned or self.is_closed or isinstance(self.error, KeyboardInterrupt)
-            self.request.end(self.error, is_abandoned=is_given_up)
+            self.request.end(self.error, is_abandoned=is_given_up, is_early=is_given_up and not self.has_lingered)
         settled(self)
         for end in self._observers:
             end()

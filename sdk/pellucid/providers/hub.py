@@ -133,9 +133,9 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(self.max_entries)
         self._late: BoundedMap[Hashable, LateFailure] = BoundedMap(self.max_entries)
         self._flights: dict[Hashable, Fetch] = {}
-        self._outlasting: set[Fetch] = set()
+        self._unsettled: set[Fetch] = set()
         self._is_hub = True
-        reset_in_child(self, _lock=threading.RLock, _flights=dict, _outlasting=set)
+        reset_in_child(self, _lock=threading.RLock, _flights=dict, _unsettled=set)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT_contra]]:
         """Return the cached catalogue, or wait for one.
@@ -218,7 +218,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     async def aclose(self) -> None:
         """Cancel fetches in flight, drop all state, and close the hub if it has `aclose`."""
         with self._lock:
-            flights = {*self._flights.values(), *self._outlasting}
+            flights = set(self._unsettled)
         for flight in flights:
             flight.close()
         self.invalidate()
@@ -240,6 +240,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
             span=span, timeout=self.timeout, held=held, settled=lambda flight: self._settle(key, flight), linger=linger
         )
         self._flights[key] = flight
+        self._unsettled.add(flight)
         return flight
 
     def _start(self, flight: Fetch, ctx: DiscoveryContext) -> None:
@@ -291,9 +292,6 @@ class DiscoveryProvider(Generic[DepsT_contra]):
 
     def _pending(self, flight: Fetch, entry: _Entry | None, ctx: DiscoveryContext, patience: Patience | None) -> Tools:
         """Return the previous catalogue, or no tools, while a fetch continues in the background."""
-        with self._lock:
-            if not flight.is_settled:
-                self._outlasting.add(flight)
         if flight.needs_observer():
             self._observe(flight)
         ctx.report(cache="pending", link=flight.span)
@@ -321,7 +319,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     def _settle(self, key: Hashable, flight: Fetch) -> None:
         """Cache the result of a fetch, unless it was invalidated or expired during the fetch."""
         with self._lock:
-            self._outlasting.discard(flight)
+            self._unsettled.discard(flight)
             is_current = self._flights.get(key) is flight
             if is_current:
                 del self._flights[key]

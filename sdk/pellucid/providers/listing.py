@@ -131,7 +131,7 @@ class Lister:
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None, *, is_kept: bool = False
     ) -> ProviderCatalog:
         """Return the checked catalogue, and keep it for `last_known` on request."""
-        if b.noted("cache") in ("miss", "joined"):  # an earlier attempt reached the hub
+        if b.noted("has_failed"):
             ctx = ctx.reporting(ctx.report, ctx.describe, within, ctx.requested, is_retry=True)
         b.note(cache="none")  # reset the note of an earlier attempt
         try:
@@ -139,6 +139,8 @@ class Lister:
                 catalog = await self.checked(await self._call(request, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
+            if not isinstance(error, DiscoveryBackoff):
+                b.note(has_failed=True)
             raise
         if b.noted("cache") == "pending":
             self.answers.is_outstanding = True
@@ -169,21 +171,31 @@ class Lister:
 
     @contextmanager
     def _requesting(self, scope: Scope, b: Boundary) -> Iterator[HubRequest | None]:
-        """Measure the block as a request to the hub, unless the provider reports a cached list or measures itself."""
+        """Measure the block as a request to the hub.
+
+        It is none if the provider measures itself, reports a cached list, wraps a provider that measures itself, or is
+        refused by a back-off.
+        """
         if self.facts.measures_requests:
             yield None
             return
         request = HubRequest(scope, self.provider.id, self.facts.kind, self.facts.objective)
+        others = b.noted("attempts")
         try:
             yield request
+        except DiscoveryBackoff:
+            request.discard()
+            raise
         except DiscoveryError as error:
+            if b.noted("attempts") != others:
+                request.discard()
             request.end(error)
             raise
         except BaseException:
             request.end(is_abandoned=True)
             raise
         finally:
-            if b.noted("cache") in ("none", "miss"):
+            if b.noted("cache") in ("none", "miss") and b.noted("attempts") == others:
                 request.end()
             else:
                 request.discard()
@@ -220,10 +232,13 @@ class Lister:
                 return await call()
             raise OutOfTime
         try:
-            return await race(call, within=within)
+            listed = await race(call, within=within)
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step
+        if request is not None:
+            request.resumed()
+        return listed
 
     async def checked(self, answer: object) -> ProviderCatalog:
         """Return the checked catalogue of `answer` as `check` does; check many tools in a worker thread.

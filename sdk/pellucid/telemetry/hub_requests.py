@@ -99,21 +99,24 @@ class HubRequest:
         self._key = self._scope.instruments.hubs.sent(self._id)
 
     def resumed(self) -> None:
-        """Measure how long after the end the event loop resumed the run that waited for it, which calls this."""
-        if self._ended_at is not None:
-            self._scope.measure(semconv.WAKEUP_DELAY, self._ended_at, {}, self._context)
+        """Measure how long after the answer the event loop resumed the run that waited for it, which calls this."""
+        answered_at = self._ended_at or self._answered_at
+        if answered_at is not None:
+            self._scope.measure(semconv.WAKEUP_DELAY, answered_at, {}, self._context)
 
     def discard(self) -> None:
         """Measure nothing: no request was made."""
         self._release(is_answered=None)
         self._has_ended = True
 
-    def end(self, error: BaseException | None = None, *, is_abandoned: bool = False) -> None:
+    def end(self, error: BaseException | None = None, *, is_abandoned: bool = False, is_early: bool = False) -> None:
         """Measure the request; only the first call counts.
 
         Args:
             error: Exception with which it ended.
             is_abandoned: Whether it was given up because no caller waited for it any longer.
+            is_early: Whether it was given up for a reason of the process, such as its end, which says nothing about the
+                hub.
         """
         if self._has_ended:
             return
@@ -133,7 +136,7 @@ class HubRequest:
         if error_type is not None:
             labels[semconv.ERROR_TYPE] = error_type
         hubs = scope.instruments.hubs
-        self._release(is_answered=is_answered)
+        self._release(is_answered=None if is_early else is_answered)
         if outcome == semconv.COMPLETED:
             hubs.succeeded(provider_id)
         scope.count(semconv.HUB_LISTING_DURATION, seconds, labels, self._context)
@@ -143,7 +146,8 @@ class HubRequest:
         if self._objective is not None:
             is_late = seconds - self._delay > self._objective
             facts[semconv.HUB_LATE] = is_late
-            hubs.streak(provider_id, is_late=is_late)
+            if is_late or outcome == semconv.COMPLETED:
+                hubs.streak(provider_id, is_late=is_late)
             scope.count(semconv.HUB_OVER_OBJECTIVE, int(is_late), labels, self._context)  # 0 creates the series
         self.facts = facts
 
@@ -155,7 +159,7 @@ class HubRequest:
 
     def _release(self, *, is_answered: bool | None) -> None:
         """Note that nobody waits for the hub any longer; None if that says nothing about it."""
-        if self._key is not None:
+        if self._key is not None or is_answered:
             self._scope.instruments.hubs.ended(self._id, self._key, is_answered=is_answered)
             self._key = None
 

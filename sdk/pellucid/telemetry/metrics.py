@@ -99,11 +99,14 @@ class Hubs:
         return key
 
     def ended(self, provider_id: str, key: object, *, is_answered: bool | None) -> None:
-        """Note that a request was answered or given up; None if it turned out to be none."""
+        """Note that a request was answered or given up; None if that says nothing about the hub."""
         with self._lock:
-            start, _ = self._inflight.setdefault(provider_id, {}).pop(key, (None, None))
-            if is_answered or (is_answered is None and self._unanswered.get(provider_id) == start):
+            others = self._inflight.setdefault(provider_id, {})
+            start, _ = others.pop(key, (None, None))
+            if is_answered:
                 self._unanswered.put(provider_id, None)
+            elif is_answered is None and start is not None and self._unanswered.get(provider_id) == start:
+                self._unanswered.put(provider_id, min((other for other, _ in others.values()), default=None))
 
     def streak(self, provider_id: str, *, is_late: bool) -> None:
         """Count consecutive requests that were over the hub's objective."""

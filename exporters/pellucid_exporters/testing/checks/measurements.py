@@ -31,9 +31,6 @@ PHASE_OF: Final[Mapping[str, str]] = {
     semconv.TOOL_CALLS.name: semconv.RUN,
     semconv.APPROVAL_WAIT.name: semconv.DISPATCH,
     semconv.DISCOVERY_OVER_OBJECTIVE.name: semconv.DISCOVERY,
-    semconv.HUB_LISTING_DURATION.name: semconv.DISCOVERY,
-    semconv.HUB_OVER_OBJECTIVE.name: semconv.DISCOVERY,
-    semconv.WAKEUP_DELAY.name: semconv.DISCOVERY,
     semconv.DURABLE_SETTLEMENTS.name: semconv.DISPATCH,
     semconv.DURABLE_DISPATCHES_SKIPPED.name: semconv.DISPATCH,
 }
