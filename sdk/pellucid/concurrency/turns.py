@@ -20,6 +20,9 @@ them and for the task that awaits the client. Opening a connection may take more
 SHORT: Final = 0.001
 """Seconds of a turn in which the event loop is not busy."""
 
+IDLE: Final = 2
+"""Short turns in a row after which the event loop is idle."""
+
 
 class Delayed(Generic[_T]):
     """Awaitable that awaits a coroutine, and measures by how much the event loop delayed it.
@@ -89,7 +92,7 @@ class _Turns:
         now = time.perf_counter()
         self._idle = self._idle + 1 if now - self._starts[-1] < SHORT else 0
         self._starts.append(now)
-        self._is_observing = self._idle < TURNS
+        self._is_observing = self._idle < IDLE
         if self._is_observing:
             self._schedule()
 
