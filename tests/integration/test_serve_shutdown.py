@@ -53,7 +53,7 @@ def test_sigterm_gives_the_run_back_and_ends_streams(folder: Path) -> None:
             location = http.post("/runs", json={"input": "?"}, headers={"Prefer": "respond-async"}).headers["location"]
             follow = [streams.enter_context(http.stream("GET", f"{location}/events?token=s3cret")) for _ in range(3)]
             lines = [stream.iter_lines() for stream in follow]
-            assert [next(line) for line in lines] == ["id: 2"] * 3
+            assert [next(line) for line in lines] == ["id: 3"] * 3
             start = time.monotonic()
             server.send_signal(signal.SIGTERM)
             rest = [list(line) for line in lines]  # a stream that was cut off would raise

@@ -49,6 +49,7 @@ from pellucid_exporters import Otlp, Prometheus, configure
 OBJECTIVE: Final = 0.2
 SLOW: Final = 0.4
 SLOW_MODEL: Final = 0.6
+BLOCKED: Final = 0.2
 PAUSE: Final = 0.4
 """Seconds between two runs of an agent: what users do."""
 
@@ -350,11 +351,11 @@ async def _submit_to_nobody(store: RunStore) -> str:
 async def serve_blocked(world: World, tasks: Any) -> None:
     """Use a hub that does as promised, in a process with code that computes for long without `await`."""
     hub = DiscoveryProvider(Hub(world, "quick", behave), id="quick", ttl=0, objective=OBJECTIVE)
-    for _ in range(5):
+    for _ in range(10):
         tasks.start_soon(run_again, world, agent("blocked", providers=[hub]))
     while True:
         await world.until(broken=True)
-        time.sleep(PAUSE)  # noqa: ASYNC251  (that is the fault)
+        time.sleep(BLOCKED)  # noqa: ASYNC251  (that is the fault)
         await anyio.lowlevel.checkpoint()
 
 

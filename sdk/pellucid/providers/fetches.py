@@ -70,9 +70,9 @@ class Fetch(Flight[HubCatalog]):
         finally:
             if self.is_observed and not joined:
                 ctx.report(cache="joined", link=self.span)
-        if self.request is not None and not (joined or outlasts):
+        if self.request is not None and not outlasts:
             self.request.resumed()
-            if not self.is_observed:
+            if not (joined or self.is_observed):
                 ctx.requested(self.request)
         return outlasts
 
