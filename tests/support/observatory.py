@@ -82,14 +82,14 @@ class Observatory:
         self.strict.refusing = True
         self.applications["leaver"].kill()
         self.broken_at = time.monotonic()
-        for name in ("hubs", "work", "durable"):
+        for name in ("hubs", "work", "durable", "blocked"):
             self.applications[name].order("break")
 
     def go_well(self) -> None:
         """Mend all of it."""
         self.strict.refusing = False
         self.applications["leaver"].start()
-        for name in ("hubs", "work", "durable"):
+        for name in ("hubs", "work", "durable", "blocked"):
             self.applications[name].order("heal")
 
     def told(self, status: str, labels: Labels, timeout: float = 200.0, annotation: str = "summary") -> dict[str, Any]:
