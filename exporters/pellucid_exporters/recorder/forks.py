@@ -1,7 +1,7 @@
 """The SDK's metrics in a forked child: it starts without the measurements and locks of its parent.
 
 A lock that a thread of the parent holds during the fork is never released in the child: the next measurement or
-collection would wait for ever. And the child would export the counts of its parent once more, as its own.
+collection would never return. And the child would export the counts of its parent once more, as its own.
 
 The SDK offers no way to do this. It takes the private attributes that `start_anew` uses; with a version that lacks one,
 a child goes on from the counts of its parent, and can hang if it was forked while another thread recorded.
