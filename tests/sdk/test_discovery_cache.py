@@ -28,7 +28,7 @@ from pellucid.telemetry import Scope
 from pellucid.testing import FakeHub
 from pellucid_exporters.testing import Captured, capture
 from support.clock import Clock, pass_time
-from support.hubs import named, names, nothing
+from support.hubs import HeldHub, named, names, nothing
 
 pytestmark = pytest.mark.anyio
 
@@ -106,15 +106,7 @@ async def test_a_cancelled_first_caller_takes_nobody_with_it() -> None:
 
 async def test_a_fetch_that_nobody_waits_for_goes_on_for_a_moment() -> None:
     """Its answer is cached, so that callers with little time get a list from a hub that takes longer."""
-    released = anyio.Event()
-
-    class Held(FakeHub):
-        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-            self.calls.append(ctx)
-            await released.wait()
-            return named("a")
-
-    hub = Held()
+    hub = HeldHub(named("a"))
     provider = DiscoveryProvider(hub, id="hub")
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -122,7 +114,7 @@ async def test_a_fetch_that_nobody_waits_for_goes_on_for_a_moment() -> None:
             while not hub.calls:
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-        released.set()
+        hub.released.set()
         assert names(await provider.list_tools(CTX)) == ["a"]
     assert len(hub.calls) == 1
 

@@ -28,7 +28,7 @@ from pellucid import (
 from pellucid.testing import FakeHub, FunctionModel
 from pellucid_exporters.testing import Captured, CapturedSpan
 from support.clock import SOON, Clock, pass_time
-from support.hubs import named
+from support.hubs import HeldHub, named
 from support.runs import ending, within
 
 pytestmark = pytest.mark.anyio
@@ -232,19 +232,11 @@ async def test_a_wrapper_of_an_application_makes_no_requests(telemetry: Captured
 
 async def test_a_request_goes_on_when_its_callers_leave(telemetry: Captured) -> None:
     """A hub that answers in good time is well, however little time its callers have."""
-    released = anyio.Event()
-
-    class Held(FakeHub):
-        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-            self.calls.append(ctx)
-            await released.wait()
-            return named("a")
-
-    hub = Held()
+    hub = HeldHub(named("a"))
     runner = agent(DiscoveryProvider(hub, id="hub", objective=60.0))
     await leave(telemetry, runner, hub)
     assert outcomes(telemetry) == []
-    released.set()
+    hub.released.set()
     await until(lambda: outcomes(telemetry))
     assert outcomes(telemetry) == [("completed", None)]
     assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="hub") == 0

@@ -1,11 +1,14 @@
-"""What tests of hubs share: tools that do nothing."""
+"""What tests of hubs share: tools that do nothing, and a hub that waits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from pellucid import Tool
+import anyio
+
+from pellucid import DiscoveryContext, Tool
+from pellucid.testing import FakeHub
 
 
 async def nothing(arguments: dict[str, Any], ctx: object) -> None:
@@ -20,3 +23,22 @@ def named(*names: str) -> list[Tool]:
 def names(tools: Sequence[Tool]) -> list[str]:
     """Return the names of tools."""
     return [tool.name for tool in tools]
+
+
+class HeldHub(FakeHub):
+    """Hub that answers when `released` is set.
+
+    Args:
+        tools: Its answer.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__()
+        self.released = anyio.Event()
+        self._held = tools
+
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Record the call, and answer when `released` is set."""
+        self.calls.append(ctx)
+        await self.released.wait()
+        return self._held

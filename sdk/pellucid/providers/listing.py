@@ -160,9 +160,8 @@ class Lister:
         Raises:
             DiscoveryError: as for `list`.
         """
-        unreported = ctx.reporting(
-            _discard, _discard, within, _discard
-        )  # a provider of `observe` adds nothing of its own then
+        # a provider of `observe` then adds nothing of its own
+        unreported = ctx.reporting(_discard, _discard, within, _discard)
         return await self.checked(await self._call(None, unreported, within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
