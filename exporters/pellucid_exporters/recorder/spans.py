@@ -16,7 +16,7 @@ from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.sdk.trace import EventBase, ReadableSpan, Span, Tracer, TracerProvider
+from opentelemetry.sdk.trace import Event, EventBase, ReadableSpan, Span, Tracer, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import (
@@ -206,11 +206,29 @@ class RecorderSpan(Span):
         processor._on_ending(self)  # noqa: SLF001
         processor.on_end(self)
 
+    def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
+        """Add an event, at once if none of its attributes needs a closer look."""
+        limits = self._limits
+        most = limits.max_event_attributes
+        if (
+            attributes
+            and limits.max_attribute_length is None
+            and (most is None or len(attributes) <= most)
+            and _are_plain(attributes)
+        ):
+            self._add_event(_PlainEvent(name, dict(attributes), timestamp))
+        else:
+            super().add_event(name, attributes, timestamp)
+
     def _add_event(self, event: EventBase) -> None:
-        with self._lock:  # of two threads that add the first events, one makes the list
-            if type(self._events) is tuple:
-                self._events = BoundedList(self._limits.max_events)
-        super()._add_event(event)
+        with self._lock:
+            is_open = self._end_time is None
+            if is_open:
+                if type(self._events) is tuple:
+                    self._events = BoundedList(self._limits.max_events)
+                self._events.append(event)
+        if not is_open:
+            super()._add_event(event)  # logs it
 
     def _add_link(self, link: Link) -> None:
         with self._lock:
@@ -232,16 +250,13 @@ class RecorderSpan(Span):
         """Add attributes: all at once if none of them needs a closer look."""
         kept, limits = self._attributes, self._limits
         most = limits.max_span_attributes
-        if (
-            limits.max_span_attribute_length is None
-            and (most is None or len(kept) + len(attributes) <= most)
-            and _PLAIN.issuperset(map(type, attributes.values()))
-            and _TEXT.issuperset(map(type, attributes))
-            and "" not in attributes
-            and kept.keys().isdisjoint(attributes)
-        ):
-            kept.update(attributes)
-            return
+        if limits.max_span_attribute_length is None and _are_plain(attributes):
+            known = kept.keys() & attributes.keys()
+            if most is None or len(kept) + len(attributes) - len(known) <= most:
+                for key in known:
+                    del kept[key]  # the latest are the last
+                kept.update(attributes)
+                return
         for key, value in attributes.items():
             self._put_one(key, value, most)
 
@@ -264,6 +279,25 @@ class RecorderSpan(Span):
             del kept[next(iter(kept))]
             self._dropped += 1
         kept[key] = value
+
+
+class _PlainEvent(Event):
+    """Event whose attributes needed no cleaning."""
+
+    @property
+    def attributes(self) -> Mapping[str, AnyValue]:
+        """Attributes."""
+        return MappingProxyType(self._attributes or {})
+
+
+def _are_plain(attributes: Mapping[str, AnyValue]) -> bool:
+    """Return whether names and values of attributes are all kept as they are."""
+    values = attributes.values()
+    return (
+        _TEXT.issuperset(map(type, attributes))
+        and "" not in attributes
+        and (_PLAIN.issuperset(map(type, values)) or all(map(_is_plain, values)))
+    )
 
 
 def _is_plain(value: object) -> bool:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 from opentelemetry.trace import format_span_id
@@ -31,6 +32,7 @@ MOST_TOKENS: Final = 2**53 - 1
 """Maximum number of tokens of one kind that a model call may report; more is unknown. Sums of calls fit in 64 bits."""
 
 _TOKENS: Final = tuple(field.name for field in fields(Usage) if field.name.endswith("_tokens"))
+_counts: Final = attrgetter(*_TOKENS)
 
 
 async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
@@ -260,10 +262,10 @@ def _with_one_reason(response: ModelResponse) -> ModelResponse:
 def _with_known_usage(response: ModelResponse) -> ModelResponse:
     """Return the response with unknown counts in place of impossible ones, which no exporter can encode or add up."""
     usage = response.usage
+    if not any(map(_is_impossible, (*_counts(usage), *usage.by_modality.values()))):
+        return response
     impossible = {name: None for name in _TOKENS if _is_impossible(getattr(usage, name))}
     by_modality = {name: count for name, count in usage.by_modality.items() if not _is_impossible(count)}
-    if not impossible and len(by_modality) == len(usage.by_modality):
-        return response
     return replace(response, usage=replace(usage, **impossible, by_modality=by_modality))
 
 
