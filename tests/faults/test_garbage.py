@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from anyio.lowlevel import current_token
 from opentelemetry.sdk.trace import Event, ReadableSpan
 
 from pellucid import Agent, semconv
-from pellucid.telemetry.metrics import Hubs
+from pellucid.telemetry.hubs import Hubs
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.console.hub_stats import HubStatsProcessor
 
@@ -76,11 +77,11 @@ def test_a_discovery_that_is_ended_while_another_one_is_counted() -> None:
 async def test_a_fetch_that_is_ended_while_the_gauges_are_read() -> None:
     """It is no longer in flight, and the gauges have been read."""
     hubs = Hubs()
-    requests = [hubs.sent("hub") for _ in range(OFTEN)]
+    requests = [hubs.of("hub").sent(current_token()) for _ in range(OFTEN)]
 
     def end() -> None:
         if requests:
-            hubs.ended("hub", requests.pop(), is_answered=True)
+            hubs.of("hub").ended(requests.pop(), is_answered=True)
 
     with each_collection(end):
         for _ in range(OFTEN):

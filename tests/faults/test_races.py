@@ -28,7 +28,7 @@ from pellucid import (
     semconv,
     static_tools,
 )
-from pellucid.telemetry.metrics import MAX_PROVIDERS, Hubs
+from pellucid.telemetry.hubs import MAX_PROVIDERS, Hubs
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import CANCELLED, COMPLETED, ending, within
 

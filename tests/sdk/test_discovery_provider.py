@@ -402,7 +402,14 @@ async def test_a_gate_before_a_cache_succeeds_when_the_hub_does(telemetry: Captu
 @pytest.mark.parametrize(("objective", "over"), [(0.0009, 1), (0.001, 0)])
 async def test_requests_over_the_objective_are_counted(telemetry: Captured, objective: float, over: int) -> None:
     """Exactly, whatever the bounds of the histogram, and from the first one on: by this clock one takes 1 ms."""
-    provider = DiscoveryProvider(FakeHub(named("a")), id="hub", objective=objective)
+
+    class Immediate:
+        """A hub that the event loop cannot delay: its delay is measured by the real clock."""
+
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> list[Tool]:
+            return named("a")
+
+    provider = DiscoveryProvider(Immediate(), id="hub", objective=objective)
     await ask(telemetry, provider)
     await ask(telemetry, provider)
     assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="hub") == over

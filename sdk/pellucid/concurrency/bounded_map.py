@@ -89,6 +89,10 @@ class BoundedMap(Generic[K, V]):
         with self._lock:
             return [(key, value) for key, (value, _) in self._entries.items()]
 
+    def values(self) -> list[V]:
+        """Return all values, in the order of eviction."""
+        return [value for _, value in self.items()]
+
     def _is_over(self) -> bool:
         return len(self._entries) > self.most or (self.most_weight is not None and self._weight > self.most_weight)
 

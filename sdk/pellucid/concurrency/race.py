@@ -100,7 +100,7 @@ def _outcome(result: list[_T], failure: list[BaseException], end: BaseException 
         return result[0]
     if failure:
         raise failure.pop()  # popped, so that the exception's traceback does not refer back to it
-    raise ForeignCancellation("it was cancelled, but not by its caller") from end
+    raise ForeignCancellation from end
 
 
 def _resolve(done: Any) -> None:
@@ -217,3 +217,6 @@ class ForeignCancellation(RuntimeError):
     """A call was cancelled by itself or by something that it awaited, not by its caller."""
 
     __module__ = "pellucid.background"  # recorded as `error.type`, whose values are stable between releases
+
+    def __init__(self, problem: str = "it was cancelled, but not by its caller") -> None:
+        super().__init__(problem)

@@ -6,15 +6,15 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
+from contextlib import nullcontext
 from typing import Final, Generic, TypeVar, TypeVarTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
-from pellucid.concurrency.race import OutOfTime
-from pellucid.concurrency.tasks import call_soon, is_running, spawn
+from pellucid.concurrency.race import ForeignCancellation, OutOfTime
+from pellucid.concurrency.tasks import call_later, call_soon, is_cancelled, is_running, spawn
 from pellucid.failures import contained, interrupt_in
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Flight(Generic[T]):
 
     A cancelled waiter returns at once and the others get the result. A fetch without waiters goes on until `linger`
     seconds after its start, unless it is `held`: from its start, or because it outlasted the patience of a waiter.
-    After `timeout` seconds all waiters get `OutOfTime`, even if the fetch does not stop.
+    After `timeout` seconds all waiters get `OutOfTime`, and the task is cancelled; one that does not stop is abandoned.
 
     Attributes:
         span: Span of the fetch; callers that join link to it.
@@ -67,9 +67,11 @@ class Flight(Generic[T]):
         self._settled = settled
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         self._done = False
-        self._waiters: dict[object, Callable[[], None]] = {}
-        self._scope = anyio.CancelScope()
+        self._waiters: dict[object, tuple[EventLoopToken, anyio.Event]] = {}
         self._loop: EventLoopToken = current_token()
+        self._stop: Callable[[], object] = _nothing
+        self._stop_timer: Callable[[], object] = _nothing
+        self._timed_to = math.inf
 
     @property
     def abandoned(self) -> bool:
@@ -93,7 +95,8 @@ class Flight(Generic[T]):
 
     def start(self, fetch: Callable[[*_Args], Awaitable[T]], *args: *_Args) -> None:
         """Start the fetch, in a copy of the caller's context."""
-        spawn(self._run, fetch, *args)
+        self._apply_limit()
+        self._stop = spawn(self._run, fetch, *args)
 
     async def wait(self, patience: float = math.inf) -> bool:
         """Wait until the fetch is settled, for at most `patience` seconds, and return whether it is settled.
@@ -108,17 +111,19 @@ class Flight(Generic[T]):
         is_elsewhere = loop.native_token is not self._loop.native_token
         with self._lock:
             if not self._done:
-                self._waiters[key] = partial(call_soon, loop, event.set)
+                self._waiters[key] = loop, event
                 self._limit(self._deadline)
         try:
             while not self._done:
-                remaining = self._remaining()
-                if remaining <= 0 or (is_elsewhere and self.is_orphaned):
+                remaining = self._deadline - time.monotonic()
+                if is_elsewhere and (remaining <= 0 or self.is_orphaned):
                     self.cancel(Abandoned() if remaining > 0 else OutOfTime())
                     break
                 if (left := until - time.monotonic()) <= 0 and self._hold(key):
                     return False
-                with anyio.move_on_after(min(remaining, left, LIVENESS_INTERVAL if is_elsewhere else math.inf)):
+                if is_elsewhere:
+                    left = min(left, remaining, LIVENESS_INTERVAL)
+                with anyio.move_on_after(left) if left < math.inf else nullcontext():
                     await event.wait()
         except BaseException:
             self._remove_waiter(key)
@@ -130,10 +135,7 @@ class Flight(Generic[T]):
     def cancel(self, error: Exception) -> None:
         """Cancel the fetch; all waiters get `error`."""
         self._settle(error=error)
-        call_soon(self._loop, self._scope.cancel)
-
-    def _remaining(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+        call_soon(self._loop, lambda: self._stop())  # noqa: PLW0108  (the one that `start` has set by then)
 
     def _hold(self, key: object) -> bool:
         """Remove a waiter and continue without it, unless the fetch has just been settled."""
@@ -157,30 +159,56 @@ class Flight(Generic[T]):
 
     def _limit(self, deadline: float) -> None:
         """Set the time, on the monotonic clock, at which the fetch ends. Call with the lock held."""
-        if deadline != self._limited_to and not self._scope.cancel_called:
+        if deadline != self._limited_to:
             self._limited_to = deadline
             call_soon(self._loop, self._apply_limit)
 
     def _apply_limit(self) -> None:
-        """Set the deadline of the scope, which has the clock of the event loop; call in this event loop."""
-        self._scope.deadline = anyio.current_time() + max(0.0, self._limited_to - time.monotonic())
+        """Set the timer, which has the clock of the event loop; call in this event loop."""
+        self._stop_timer()
+        self._timed_to = self._limited_to
+        if self._timed_to < math.inf and not self._done:
+            left = max(0.0, self._timed_to - time.monotonic())
+            self._stop_timer = call_later(self._loop, left, self._end_time)
+
+    def _end_time(self) -> None:
+        """Settle the fetch, because its time is over."""
+        with self._lock:
+            if self._timed_to != self._limited_to:
+                return  # it has just changed, and another timer will be set
+            self.has_lingered = self._limited_to != self._deadline
+        self._settle(error=Abandoned() if self.has_lingered else OutOfTime(), is_here=True)
+        self._stop()
 
     async def _run(self, fetch: Callable[[*_Args], Awaitable[T]], *args: *_Args) -> None:
         try:
-            with self._scope:
-                self._apply_limit()
-                self._settle(result=await fetch(*args))
-            self.has_lingered = self._limited_to != self._deadline
-            self._settle(error=Abandoned() if self.has_lingered else OutOfTime())
+            self._settle(result=await fetch(*args), is_here=True)
+        except GeneratorExit:
+            raise
         except BaseException as error:  # noqa: BLE001  (passed on to the waiters)
-            interrupt = interrupt_in(error)
-            if not self._settle(error=interrupt or contained(error)) and interrupt is not None:
-                raise interrupt from None  # there is no waiter to raise it
+            failure = await self._failure(error)
+            if not self._settle(error=failure, is_here=True) and isinstance(failure, KeyboardInterrupt):
+                raise failure from None  # there is no waiter to raise it
         finally:
             self._settle(error=Abandoned())
+            self._stop_timer()
 
-    def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> bool:
-        """Set the outcome and wake all waiters; only the first call counts. Return whether there were waiters."""
+    async def _failure(self, error: BaseException) -> BaseException:
+        """Return the error for the waiters; raise the one that ends the task itself."""
+        try:
+            return interrupt_in(error) or contained(error)
+        except BaseException as cancellation:
+            if self._done or await is_cancelled():
+                raise
+            failure = ForeignCancellation()
+            failure.__cause__ = cancellation
+            return failure
+
+    def _settle(self, *, result: T | None = None, error: BaseException | None = None, is_here: bool = False) -> bool:
+        """Set the outcome and wake all waiters; only the first call counts. Return whether there were waiters.
+
+        With `is_here`, the caller runs in the event loop of the fetch, and need not schedule what wakes its waiters.
+        """
         with self._lock:
             if self._done:
                 return False
@@ -192,6 +220,13 @@ class Flight(Generic[T]):
         try:
             self._settled(self)
         finally:
-            for wake in waiters:
-                wake()
+            for loop, event in waiters:
+                if is_here and loop.native_token is self._loop.native_token:
+                    event.set()
+                else:
+                    call_soon(loop, event.set)
         return bool(waiters)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -12,11 +12,13 @@ import contextlib
 import contextvars
 import importlib
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVarTuple
 
+import anyio
 from anyio import NoEventLoopError
-from anyio.lowlevel import EventLoopToken, current_token
+from anyio.lowlevel import EventLoopToken, checkpoint_if_cancelled, current_token
 
 from pellucid.failures import contained, stack_of
 
@@ -33,11 +35,11 @@ def load_backend() -> None:
         importlib.import_module("anyio._backends._asyncio")
 
 
-def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
+def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Callable[[], object]:
     """Run an async function as a task of its own in the current event loop, in a copy of the caller's context.
 
-    The task is cancelled when the loop shuts down. `function` must handle its own failures: an exception has no caller
-    to reach and is only logged.
+    The task is cancelled when the loop shuts down, and by the function that is returned, to be called in the loop.
+    `function` must handle its own failures: an exception has no caller to reach and is only logged.
     """
 
     async def work() -> None:
@@ -56,15 +58,17 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
         task = loop.create_task(work())
         running.add(task)
         task.add_done_callback(running.discard)
-    else:
-        trio = importlib.import_module("trio")
+        return task.cancel  # type: ignore[no-any-return]
+    trio = importlib.import_module("trio")
+    scope = anyio.CancelScope()
 
-        async def run() -> None:
-            # trio treats a `Cancelled` that it did not send as a crash of the whole program.
-            with contextlib.suppress(trio.Cancelled):
-                await work()
+    async def run() -> None:
+        # trio treats a `Cancelled` that it did not send as a crash of the whole program.
+        with contextlib.suppress(trio.Cancelled), scope:
+            await work()
 
-        trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())
+    trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())
+    return scope.cancel
 
 
 def in_event_loop() -> bool:
@@ -83,6 +87,37 @@ def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
     # A closed loop raises RuntimeError (trio: a subclass of it): no task is left to notify.
     with contextlib.suppress(RuntimeError):
         schedule(callback)
+
+
+def call_later(token: EventLoopToken, seconds: float, callback: Callable[[], object]) -> Callable[[], object]:
+    """Call `callback` in the current event loop after some time, unless the function that is returned is called before.
+
+    Args:
+        token: Token of the current event loop.
+        seconds: The time, by the clock of the event loop.
+        callback: Function that does not raise.
+    """
+    loop: Any = token.native_token
+    if hasattr(loop, "call_later"):
+        return loop.call_later(seconds, callback).cancel  # type: ignore[no-any-return]
+
+    async def wait() -> None:
+        await anyio.sleep(seconds)
+        callback()
+
+    return spawn(wait)
+
+
+async def is_cancelled() -> bool:
+    """Return whether the running task is cancelled, in the handler of a cancellation: its code can raise one, too."""
+    loop: Any = current_token().native_token
+    if hasattr(loop, "create_task"):
+        return bool(sys.modules["asyncio"].current_task().cancelling())
+    try:
+        await checkpoint_if_cancelled()
+    except BaseException:  # noqa: BLE001  (the answer)
+        return True
+    return False
 
 
 def is_running(token: EventLoopToken) -> bool:

@@ -1,14 +1,15 @@
-"""Delay of a coroutine by its event loop: how much later than possible it was resumed, at most."""
+"""Delay of an awaitable by its event loop: how much later than possible it was resumed, at most."""
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
+from types import CoroutineType
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
 
-from anyio.lowlevel import RunVar, current_token
+from anyio.lowlevel import EventLoopToken
 
 _T = TypeVar("_T")
 
@@ -25,24 +26,29 @@ IDLE: Final = 2
 
 
 class Delayed(Generic[_T]):
-    """Awaitable that awaits a coroutine, and measures by how much the event loop delayed it.
+    """Awaitable that awaits another one, and measures by how much the event loop delayed it.
 
     An event loop does not say since when a task could have been resumed. It is not longer than the last turns of the
     loop took. They are observed from each suspension on, for as long as the loop is busy.
 
+    Args:
+        awaited: The awaitable.
+        token: Token of the event loop that it is awaited in.
+
     Attributes:
-        delay: Seconds by which the coroutine was delayed, at most.
+        delay: Seconds by which the awaitable was delayed, at most.
     """
 
-    __slots__ = ("_coroutine", "delay")
+    __slots__ = ("_awaited", "_turns", "delay")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
+    def __init__(self, awaited: Awaitable[_T], token: EventLoopToken) -> None:
         self.delay = 0.0
-        self._coroutine = coroutine
+        self._awaited = awaited
+        self._turns = _turns(token)
 
     def __await__(self) -> Generator[Any, Any, _T]:
-        turns = _turns()
-        coroutine, value, error = self._coroutine, None, None
+        turns, awaited, value, error = self._turns, self._awaited, None, None
+        coroutine = awaited if isinstance(awaited, CoroutineType) else _await(awaited)
         while True:
             try:
                 suspension = coroutine.send(value) if error is None else coroutine.throw(error)
@@ -57,13 +63,17 @@ class Delayed(Generic[_T]):
             self.delay += turns.delay(suspended)
 
 
+async def _await(awaitable: Awaitable[_T]) -> _T:
+    return await awaitable
+
+
 class _Turns:
     """Latest turns of an event loop, observed by a callback in each turn until the loop is idle."""
 
     __slots__ = ("_idle", "_is_observing", "_loop", "_starts")
 
     def __init__(self, loop: Any) -> None:
-        self._loop = weakref.ref(loop)  # which keeps this object
+        self._loop = ref(loop)  # the key of this object
         self._starts: deque[float] = deque(maxlen=TURNS)
         self._is_observing = False
         self._idle = 0
@@ -76,34 +86,32 @@ class _Turns:
             self._is_observing = True
             self._starts.clear()
             self._starts.append(now)
-            self._schedule()
+            loop: Any = self._loop()
+            call_soon: Callable[..., object] = getattr(loop, "call_soon", None) or loop.run_sync_soon
+            call_soon(self._note, call_soon)
         return now
 
     def delay(self, suspended: float) -> float:
         """Return the seconds since the suspension that the event loop was late at most; 0 if it is idle."""
         return time.perf_counter() - max(suspended, self._starts[0]) if self._is_observing else 0.0
 
-    def _schedule(self) -> None:
-        loop: Any = self._loop()
-        (getattr(loop, "call_soon", None) or loop.run_sync_soon)(self._note)
-
-    def _note(self) -> None:
+    def _note(self, call_soon: Callable[..., object]) -> None:
         """Note the start of a turn."""
         now = time.perf_counter()
         self._idle = self._idle + 1 if now - self._starts[-1] < SHORT else 0
         self._starts.append(now)
         self._is_observing = self._idle < IDLE
         if self._is_observing:
-            self._schedule()
+            call_soon(self._note, call_soon)
 
 
-_known: Final[RunVar[_Turns]] = RunVar("pellucid_turns")
+_known: Final[WeakKeyDictionary[Any, _Turns]] = WeakKeyDictionary()
 
 
-def _turns() -> _Turns:
-    """Return the turns of the running event loop."""
-    turns = _known.get(None)
+def _turns(token: EventLoopToken) -> _Turns:
+    """Return the turns of an event loop."""
+    loop: Any = token.native_token
+    turns = _known.get(loop)
     if turns is None:
-        turns = _Turns(current_token().native_token)
-        _known.set(turns)
+        turns = _known[loop] = _Turns(loop)
     return turns

@@ -6,9 +6,8 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Final, Generic, NamedTuple
 
 from opentelemetry import context as otel_context
@@ -18,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.concurrency.race import OutOfTime, race
+from pellucid.concurrency.race import OutOfTime
 from pellucid.concurrency.single_flight import Abandoned
 from pellucid.context import DiscoveryContext, Patience
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
@@ -250,17 +249,6 @@ class DiscoveryProvider(Generic[DepsT_contra]):
             return
         self._observe(flight).run(flight.start, self._fetch, ctx)
 
-    async def _fetch(self, ctx: DiscoveryContext) -> HubCatalog:
-        """Make a round trip."""
-        if not self._is_hub:
-            return await race(self._fetch_catalog, ctx, self._ask)
-        scope = current_scope()
-        if self.ttl > 0:
-            scope.instruments.hubs.set(semconv.DISCOVERY_TTL, self.id, self.ttl)
-        request = HubRequest(scope, self.id, self.kind, self.objective)
-        ctx.requested(request)  # the fetch ends it
-        return await race(self._fetch_catalog, ctx, partial(request.receive, self._ask))
-
     def _observe(self, flight: Fetch) -> Entered:
         """Observe a fetch by a boundary of its own from now on."""
         trigger = trace.get_current_span().get_span_context()
@@ -301,20 +289,29 @@ class DiscoveryProvider(Generic[DepsT_contra]):
             notify(ctx, NOTICE.format(id=self.id))
         return ()
 
-    async def _ask(self, ctx: DiscoveryContext) -> object:
+    async def _fetch(self, ctx: DiscoveryContext) -> HubCatalog:
+        """Make a round trip."""
+        request = self._request(ctx) if self._is_hub else None
         answer: object = self.hub.fetch_catalog(ctx)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    async def _fetch_catalog(
-        self, ctx: DiscoveryContext, ask: Callable[[DiscoveryContext], Awaitable[object]]
-    ) -> HubCatalog:
-        answer = await ask(ctx)
+        if inspect.isawaitable(answer):
+            answer = await (answer if request is None else request.receive(answer))
+        elif request is not None:
+            request.answered()
         lifetime = self.ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
         if isinstance(answer, HubCatalog):
             lifetime, answer = answer.lifetime, answer.tools
         catalog = HubCatalog(tuple(as_sequence(self.id, answer)), lifetime)
         await checked_catalog(self.id, catalog.tools, quarantine=self.on_invalid == "quarantine")
         return catalog
+
+    def _request(self, ctx: DiscoveryContext) -> HubRequest:
+        """Return the request, which the fetch ends."""
+        scope = current_scope()
+        if self.ttl > 0:
+            scope.instruments.hubs.set(semconv.DISCOVERY_TTL, self.id, self.ttl)
+        request = HubRequest(scope, self.id, self.kind, self.objective)
+        ctx.requested(request)
+        return request
 
     def _settle(self, key: Hashable, flight: Fetch) -> None:
         """Cache the result of a fetch, unless it was invalidated or expired during the fetch."""

@@ -135,8 +135,12 @@ class Lister:
             ctx = ctx.reporting(ctx.report, ctx.describe, within, ctx.requested, is_retry=True)
         b.note(cache="none")  # reset the note of an earlier attempt
         try:
-            with self.answers, self._requesting(scope, b) as request:
-                catalog = await self.checked(await self._call(request, ctx, within))
+            with self.answers:
+                if self.facts.measures_requests:
+                    catalog = await self.checked(await self._call(None, ctx, within))
+                else:
+                    with self._requesting(scope, b) as request:
+                        catalog = await self.checked(await self._call(request, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             if not isinstance(error, DiscoveryBackoff):
@@ -169,15 +173,12 @@ class Lister:
         return self._last_known.get(audience_of(ctx))
 
     @contextmanager
-    def _requesting(self, scope: Scope, b: Boundary) -> Iterator[HubRequest | None]:
+    def _requesting(self, scope: Scope, b: Boundary) -> Iterator[HubRequest]:
         """Measure the block as a request to the hub.
 
-        It is none if the provider measures itself, reports a cached list, wraps a provider that measures itself, or is
-        refused by a back-off.
+        It is none if the provider reports a cached list, wraps a provider that measures itself, or is refused by a
+        back-off.
         """
-        if self.facts.measures_requests:
-            yield None
-            return
         request = HubRequest(scope, self.provider.id, self.facts.kind, self.facts.objective)
         others = b.noted("attempts")
         try:
@@ -223,15 +224,16 @@ class Lister:
 
     async def _receive(self, request: HubRequest | None, answer: Awaitable[Any], within: float | None) -> object:
         async def receive() -> object:
-            return await answer
+            return await (answer if request is None else request.receive(answer))
 
-        call = receive if request is None else partial(request.receive, receive)
         if self.facts.detached:
+            if within is None:
+                return await receive()
             with anyio.move_on_after(within):
-                return await call()
+                return await receive()
             raise OutOfTime
         try:
-            listed = await race(call, within=within)
+            listed = await race(receive, within=within)
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step

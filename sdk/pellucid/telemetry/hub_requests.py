@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+import time
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
+from anyio.lowlevel import current_token
 from opentelemetry import context as otel_context
 from opentelemetry.util.types import AttributeValue
 
@@ -12,9 +14,13 @@ from pellucid import semconv
 from pellucid.concurrency.turns import Delayed
 from pellucid.failures import error_type_of
 from pellucid.telemetry.boundary import Boundary
+from pellucid.telemetry.hubs import RequestKey
 from pellucid.telemetry.scope import Scope
 
 _T = TypeVar("_T")
+
+_OBJECTIVE: Final = semconv.DISCOVERY_OBJECTIVE.name
+_LAST_SUCCESS: Final = semconv.DISCOVERY_LAST_SUCCESS.name
 
 NEGLIGIBLE: Final = 0.001
 """Seconds of delay by the event loop below which the record of a request does not mention it."""
@@ -43,36 +49,35 @@ class HubRequest:
         "_delay",
         "_ended_at",
         "_has_ended",
-        "_id",
+        "_hub",
         "_key",
-        "_kind",
+        "_labels",
         "_objective",
         "_scope",
+        "_token",
         "facts",
         "start",
     )
 
     def __init__(self, scope: Scope, provider_id: str, kind: str, objective: float | None) -> None:
         self.facts: dict[str, AttributeValue] | None = None
-        self._scope, self._id, self._kind, self._objective = scope, provider_id, kind, objective
+        self._scope, self._objective = scope, objective
+        self._labels: dict[str, AttributeValue] = {semconv.PROVIDER_ID: provider_id, semconv.PROVIDER_KIND: kind}
         self._context = otel_context.get_current()
         self._answered_at: int | None = None
         self._ended_at: int | None = None
         self._delay = 0.0
         self._has_ended = False
-        hubs = scope.instruments.hubs
+        self._hub = scope.instruments.hubs.of(provider_id)
         if objective is not None:
-            hubs.set(semconv.DISCOVERY_OBJECTIVE, provider_id, objective)
-        self._key: object | None = hubs.sent(provider_id)
+            self._hub.values[_OBJECTIVE] = objective
+        self._token = current_token()
+        self._key: RequestKey | None = self._hub.sent(self._token)
         self.start = scope.now()
 
-    async def receive(self, function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
-        """Await `function(*args)`, whose end is that of the request."""
-
-        async def call() -> _T:
-            return await function(*args)
-
-        delayed = Delayed(call())
+    async def receive(self, answer: Awaitable[_T]) -> _T:
+        """Await `answer`, whose end is that of the request."""
+        delayed = Delayed(answer, self._token)
         try:
             result = await delayed
         except BaseException:
@@ -96,13 +101,13 @@ class HubRequest:
     def sent_again(self) -> None:
         """Note that the request continues, such as with the next page."""
         self._release(is_answered=None)
-        self._key = self._scope.instruments.hubs.sent(self._id)
+        self._key = self._hub.sent(self._token)
 
     def resumed(self) -> None:
         """Measure how long after the answer the event loop resumed the run that waited for it, which calls this."""
         answered_at = self._ended_at or self._answered_at
         if answered_at is not None:
-            self._scope.measure(semconv.WAKEUP_DELAY, answered_at, {}, self._context)
+            self._scope.count(semconv.WAKEUP_DELAY, (self._scope.now() - answered_at) / 1e9, None, self._context)
 
     def discard(self) -> None:
         """Measure nothing: no request was made."""
@@ -121,35 +126,30 @@ class HubRequest:
         if self._has_ended:
             return
         self._has_ended = True
-        scope, provider_id = self._scope, self._id
+        scope, labels = self._scope, self._labels
         outcome, error_type = _outcome(error, is_abandoned=is_abandoned)
+        labels[semconv.OUTCOME] = outcome
+        if error_type is not None:
+            labels[semconv.ERROR_TYPE] = error_type
         is_answered = outcome in (semconv.COMPLETED, semconv.FAILED)
         end = self._ended_at = scope.now()
         if is_answered and self._answered_at is not None:
             end = self._answered_at
         seconds = max(0, end - self.start) / 1e9
-        labels: dict[str, AttributeValue] = {
-            semconv.PROVIDER_ID: provider_id,
-            semconv.PROVIDER_KIND: self._kind,
-            semconv.OUTCOME: outcome,
-        }
-        if error_type is not None:
-            labels[semconv.ERROR_TYPE] = error_type
-        hubs = scope.instruments.hubs
-        self._release(is_answered=None if is_early else is_answered)
+        if self._key is not None or outcome != semconv.COMPLETED:
+            self._release(is_answered=None if is_early else is_answered)
         if outcome == semconv.COMPLETED:
-            hubs.succeeded(provider_id)
+            self._hub.values[_LAST_SUCCESS] = time.time()
         scope.count(semconv.HUB_LISTING_DURATION, seconds, labels, self._context)
-        facts = {**labels, semconv.HUB_LISTING_SECONDS: seconds}
+        self.facts = facts = {**labels, semconv.HUB_LISTING_SECONDS: seconds}
         if self._delay > NEGLIGIBLE:
             facts[semconv.WAKEUP_DELAY_SECONDS] = self._delay
         if self._objective is not None:
             is_late = seconds - self._delay > self._objective
             facts[semconv.HUB_LATE] = is_late
             if is_late or outcome == semconv.COMPLETED:
-                hubs.streak(provider_id, is_late=is_late)
+                self._hub.streak(is_late=is_late)
             scope.count(semconv.HUB_OVER_OBJECTIVE, int(is_late), labels, self._context)  # 0 creates the series
-        self.facts = facts
 
     def note(self, b: Boundary) -> None:
         """Add the request to the span of the discovery that made it."""
@@ -160,7 +160,7 @@ class HubRequest:
     def _release(self, *, is_answered: bool | None) -> None:
         """Note that nobody waits for the hub any longer; None if that says nothing about it."""
         if self._key is not None or is_answered:
-            self._scope.instruments.hubs.ended(self._id, self._key, is_answered=is_answered)
+            self._hub.ended(self._key, is_answered=is_answered)
             self._key = None
 
 

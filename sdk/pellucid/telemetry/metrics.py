@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
-from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
-from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.concurrency.tasks import is_running
+from pellucid.telemetry.hubs import Hubs
 from pellucid.version import __version__
-
-MAX_PROVIDERS: Final = 4096
-"""Maximum number of providers with gauges; the oldest are evicted first, so that ids created per request do not fill
-the memory."""
 
 _INSTRUMENTS: Final = "_pellucid_instruments"
 """Attribute of a meter provider that holds its instruments."""
-
-
-class Leveled(Protocol):
-    """Circuit breaker with a level for the gauge."""
-
-    @property
-    def level(self) -> int:
-        """Level of the gauge: 0 closed, 1 half-open, 2 open."""
 
 
 Readings: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -78,108 +63,6 @@ class Readers:
         return [(dict(key), combine(values)) for key, values in found.items()]
 
 
-class Hubs:
-    """Current state of each tool provider, read by the observable gauges at collection."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
-        self._circuits: BoundedMap[tuple[str, str], WeakSet[Leveled]] = _table()
-        self._inflight: BoundedMap[str, dict[object, tuple[float, EventLoopToken]]] = _table()
-        self._unanswered: BoundedMap[str, float | None] = _table()
-        self._latest: dict[str, BoundedMap[str, float]] = {metric.name: _table() for metric in _SET}
-        reset_in_child(self, _lock=threading.RLock, _inflight=_table, _unanswered=_table)
-
-    def sent(self, provider_id: str) -> object:
-        """Note a request that was sent to a hub, and return the key for `ended`."""
-        key, now = object(), time.monotonic()
-        with self._lock:
-            self._inflight.setdefault(provider_id, {})[key] = (now, current_token())
-            if self._unanswered.get(provider_id) is None:
-                self._unanswered.put(provider_id, now)
-        return key
-
-    def ended(self, provider_id: str, key: object, *, is_answered: bool | None) -> None:
-        """Note that a request was answered or given up; None if that says nothing about the hub."""
-        with self._lock:
-            others = self._inflight.setdefault(provider_id, {})
-            start, _ = others.pop(key, (None, None))
-            if is_answered:
-                self._unanswered.put(provider_id, None)
-            elif is_answered is None and start is not None and self._unanswered.get(provider_id) == start:
-                self._unanswered.put(provider_id, min((other for other, _ in others.values()), default=None))
-
-    def streak(self, provider_id: str, *, is_late: bool) -> None:
-        """Count consecutive requests that were over the hub's objective."""
-        with self._lock:
-            before = self._latest[semconv.HUB_STREAK.name].get(provider_id) or 0.0
-            self.set(semconv.HUB_STREAK, provider_id, before + 1 if is_late else 0.0)
-
-    def set(self, gauge: semconv.Metric, provider_id: str, value: float) -> None:
-        """Set the gauge of a provider: its objective, its last success or the size of its catalogue."""
-        latest = self._latest[gauge.name]
-        if latest.get(provider_id) != value:
-            latest.put(provider_id, value)
-
-    def succeeded(self, provider_id: str) -> None:
-        """Set the time of the last successful round trip to now."""
-        self.set(semconv.DISCOVERY_LAST_SUCCESS, provider_id, time.time())
-
-    def circuit(self, label: str, name: str, circuit: Leveled) -> None:
-        """Add a circuit breaker to the gauge, as long as the breaker is alive."""
-        with self._lock:
-            self._circuits.setdefault((label, name), WeakSet()).add(circuit)
-
-    @property
-    def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
-        """Functions that read the gauges of providers, by the name of the instrument."""
-        return {
-            semconv.DISCOVERY_INFLIGHT.name: self.inflight,
-            semconv.DISCOVERY_INFLIGHT_AGE.name: self.ages,
-            semconv.HUB_UNANSWERED_AGE.name: self.unanswered,
-            **{gauge.name: partial(self.latest, gauge) for gauge in _SET},
-        }
-
-    def circuits(self) -> list[tuple[dict[str, str], float]]:
-        """Return labels and level of the circuit breakers that have ever opened; of several of one name the worst."""
-        with self._lock:
-            levels = [(key, [circuit.level for circuit in circuits]) for key, circuits in self._circuits.items()]
-        return [({label: name}, max(values)) for (label, name), values in levels if values]
-
-    def latest(self, gauge: semconv.Metric) -> dict[str, float]:
-        """Return the values of a gauge by provider, as last set."""
-        return dict(self._latest[gauge.name].items())
-
-    def inflight(self) -> dict[str, int]:
-        """Return the number of fetches in flight by provider."""
-        return {provider_id: len(starts) for provider_id, starts in self._starts()}
-
-    def ages(self) -> dict[str, float]:
-        """Return the age in seconds of the oldest fetch in flight by provider; 0 if there is none."""
-        now = time.monotonic()
-        return {provider_id: now - min(starts, default=now) for provider_id, starts in self._starts()}
-
-    def unanswered(self) -> dict[str, float]:
-        """Return the seconds since the first request after each hub's last answer; 0 after an answer."""
-        now = time.monotonic()
-        with self._lock:
-            return {id_: 0.0 if since is None else now - since for id_, since in self._unanswered.items()}
-
-    def _starts(self) -> list[tuple[str, list[float]]]:
-        """Return the starts of fetches in flight, without those whose event loop was stopped and that never end."""
-        with self._lock:
-            inflight = [(id_, list(fetches.values())) for id_, fetches in self._inflight.items()]
-        return [(id_, [start for start, loop in fetches if is_running(loop)]) for id_, fetches in inflight]
-
-
-_SET: Final = (
-    semconv.DISCOVERY_OBJECTIVE,
-    semconv.DISCOVERY_TTL,
-    semconv.DISCOVERY_LAST_SUCCESS,
-    semconv.CATALOG_SIZE,
-    semconv.HUB_STREAK,
-)
-"""Gauges of providers with the value that was last set."""
-
 _READ: Final = (
     semconv.DURABLE_SLOTS,
     semconv.DURABLE_SLOTS_USED,
@@ -191,10 +74,6 @@ _READ: Final = (
     semconv.DURABLE_CALLBACK_AGE,
 )
 """Instruments that readers of stores observe."""
-
-
-def _table() -> BoundedMap[Any, Any]:
-    return BoundedMap(MAX_PROVIDERS, by_use=False)
 
 
 class Instruments:
