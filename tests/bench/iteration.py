@@ -21,6 +21,7 @@ from importlib.metadata import version
 from typing import Any, get_args
 
 import anyio
+import anyio.lowlevel
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -36,6 +37,7 @@ from bench.sink import sink
 from pellucid import (
     Agent,
     CapturePolicy,
+    DiscoveryProvider,
     Limits,
     Message,
     ModelRequest,
@@ -44,6 +46,7 @@ from pellucid import (
     Tool,
     ToolCall,
     Usage,
+    static_tools,
 )
 from pellucid.telemetry import Pipeline
 from pellucid.telemetry.capture import CaptureMode
@@ -105,12 +108,27 @@ class Answering:
     stream = FunctionModel.stream
 
 
-def ours(size: int, telemetry: Pipeline, flush: Callable[[], object] = lambda: None) -> Variant:
-    """Return a run of Pellucid."""
+class Hub:
+    """A hub that answers in the next turn of the event loop."""
+
+    def __init__(self, size: int) -> None:
+        self.tools = catalogue(size)
+
+    async def fetch_catalog(self, ctx: object) -> list[Tool]:
+        """Return the tools."""
+        await anyio.lowlevel.checkpoint()
+        return self.tools
+
+
+def ours(
+    size: int, telemetry: Pipeline, flush: Callable[[], object] = lambda: None, *, asks_hub: bool = False
+) -> Variant:
+    """Return a run of Pellucid, whose tools are its own, or come from a hub that each iteration asks."""
+    hub = DiscoveryProvider(Hub(size), id="hub", ttl=0.0, objective=5.0)
     agent = Agent(
         "bench",
         model=Answering(),
-        tools=catalogue(size),
+        providers=[hub if asks_hub else static_tools(catalogue(size))],
         telemetry=telemetry,
         limits=Limits(max_iterations=ITERATIONS + 1),
     )
@@ -149,11 +167,11 @@ def variants(endpoint: str) -> Iterator[dict[str, Variant]]:
         hand = kind(tracers, meters, Answering(), catalogue(10), noop, **options)
         return Variant(hand.run, lambda: (tracers.force_flush(), meters.force_flush()))
 
-    def exporting(size: int, *, logs: bool = True, **options: Any) -> Variant:
+    def exporting(size: int, *, logs: bool = True, asks_hub: bool = False, **options: Any) -> Variant:
         otlp = Otlp(endpoint=endpoint, metric_interval=INTERVAL, logs=logs)
         telemetry = build(Settings(service_name="bench", otlp=otlp, **options))
         configured.append(telemetry)
-        return ours(size, telemetry, lambda: telemetry.flush(60.0))
+        return ours(size, telemetry, lambda: telemetry.flush(60.0), asks_hub=asks_hub)
 
     try:
         found = {
@@ -165,6 +183,7 @@ def variants(endpoint: str) -> Iterator[dict[str, Variant]]:
         for size in SIZES:
             found[f"configure(otlp=...), {size} tools"] = exporting(size)
             found[f"without logs, {size} tools"] = exporting(size, logs=False)
+        found["a request to a hub, 10 tools"] = exporting(10, asks_hub=True)
         for size in (SIZES[0], SIZES[-1]):
             found[f"recorder=sdk, {size} tools"] = exporting(size, recorder="sdk")
             found[f"recorder=sdk, without logs, {size} tools"] = exporting(size, recorder="sdk", logs=False)
