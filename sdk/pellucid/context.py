@@ -259,7 +259,8 @@ class Limits:
         max_iterations: Passes of the loop. If the last one requests tools, they are run and the model is called once
             more, without tools, for a closing answer.
         max_discoveries: Iterations that only discover lazy tools; they do not count as iterations. After the last one
-            the model is asked to call a tool or to answer.
+            nothing more can be discovered, and they count: the model is asked to call a tool that it has, or to answer.
+            None is twice `max_iterations`.
         max_tool_tokens: Estimated tokens for the definitions of the offered tools, at four bytes of JSON a token. Above
             it, the least recently used lazy tools are deactivated; other tools never are.
         max_tool_calls: Tool calls of the whole run. Further calls are not run, and the model is called for a closing
@@ -276,7 +277,7 @@ class Limits:
     """
 
     max_iterations: int = 10
-    max_discoveries: int = 10
+    max_discoveries: int | None = None
     max_tool_tokens: int | None = None
     max_tool_calls: int | None = None
     parallel_tools: int = 8
@@ -292,7 +293,7 @@ class Limits:
         for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
             self._check(name, int, 1, "must be at least 1")
         self._check("max_tool_tokens", int, 1, "must be at least 1, or None", is_optional=True)
-        self._check("max_discoveries", int, 0, "must not be negative")
+        self._check("max_discoveries", int, 0, "must not be negative; use None for the default", is_optional=True)
         times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")
         for name in ("max_tool_calls", *times):
             kinds = int if name == "max_tool_calls" else (int, float)

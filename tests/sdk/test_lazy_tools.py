@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -544,8 +545,8 @@ async def test_iterations_that_only_discover_do_not_count(telemetry: Captured) -
     searches = [ToolCall("tool_search", {"query": "invoice"})] * 4
     activate = ToolCall("tool_search", {"name": "create_invoice"})
     model = ScriptedModel(*searches, activate, ToolCall("create_invoice"), "done")
-    agent = Agent("a", model=model, providers=[shop()], limits=Limits(max_iterations=2))
-    result = await within(agent.run("x"))
+    limits = Limits(max_iterations=2, max_discoveries=5)
+    result = await within(Agent("a", model=model, providers=[shop()], limits=limits).run("x"))
     assert (result.status, result.iterations, result.output) == ("completed", 7, "done")
 
 
@@ -562,6 +563,37 @@ async def test_searching_for_ever_comes_to_an_end(telemetry: Captured) -> None:
     assert ends == [("completed", "UNSET", None)] * 4 + [("failed", "ERROR", "max_discoveries")] * 3
     assert "that only discover tools is reached. Call one of the tools" in results(result)[-1][0]
     assert len(events(telemetry, "tool.failed")) == 3
+
+
+@pytest.mark.parametrize(("iterations", "discoveries"), [(3, 6), (10, 20)])
+async def test_discovery_has_twice_the_iterations_by_default(
+    telemetry: Captured, iterations: int, discoveries: int
+) -> None:
+    """Together that is three times the limit; a search after that is refused, and counts."""
+
+    def search(request: Any) -> Any:
+        return ToolCall("tool_search", {"query": "invoice"}) if request.tools else "gave up"
+
+    agent = Agent("a", model=FunctionModel(search), providers=[shop()], limits=Limits(max_iterations=iterations))
+    result = await within(agent.run("x"))
+    assert (result.status, result.iterations) == ("limit_reached", 3 * iterations)
+    ends = [ending(span)[0] for span in telemetry.find("execute_tool tool_search")]
+    assert ends == ["completed"] * discoveries + ["failed"] * iterations
+
+
+@pytest.mark.parametrize("via", ["tool_search", "__lazy__tool__discovery__"])
+async def test_the_end_of_discovery_has_one_way_out(via: str) -> None:
+    """A search and a call to an inactive tool are answered alike: neither sends the model to the other."""
+    search = ToolCall("tool_search", {"query": "invoice"}) if via == "tool_search" else discover("orders")
+    name = "create_invoice" if via == "tool_search" else "order"
+    model = ScriptedModel(search, search, [replace(search, id="1"), ToolCall(name, {}, "2")], "done")
+    sources: dict[str, Any] = {"providers": [shop()]} if via == "tool_search" else {"tools": pair()}
+    agent = Agent("a", model=model, limits=Limits(max_discoveries=2), **sources)
+    searched, called = results(await within(agent.run("x")))[-1]
+    limit = "the limit of 2 iterations that only discover tools is reached."
+    way_out = f"{limit} Call one of the tools that you have, or answer."
+    assert searched == f"Not run: {way_out}"
+    assert called == f"Error: Tool '{name}' is not active, and {way_out}"
 
 
 async def test_discovery_may_be_forbidden() -> None:

@@ -78,18 +78,27 @@ class Activation:
         if only_discovered and self.iterations < self.max_discoveries:
             self.iterations += 1
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run may discover no more tools."""
+        return self.iterations >= self.max_discoveries
+
+    @property
+    def way_out(self) -> str:
+        """What the model reads if it discovers or calls a tool that it does not have after that."""
+        return (
+            f"the limit of {self.max_discoveries} iterations that only discover tools is reached. "
+            "Call one of the tools that you have, or answer."
+        )
+
     def check(self) -> None:
         """Check that the run may discover more tools.
 
         Raises:
             ToolError: the limit is reached.
         """
-        if self.iterations >= self.max_discoveries:
-            raise ToolError(
-                f"Not run: the limit of {self.max_discoveries} iterations that only discover tools is reached. "
-                f"Call one of the tools that you have, or answer.",
-                error_type="max_discoveries",
-            )
+        if self.is_over:
+            raise ToolError(f"Not run: {self.way_out}", error_type="max_discoveries")
 
     async def restore(self, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
         """Activate the preset tools or those active in the history; in later iterations, record which tools were used.

@@ -48,7 +48,8 @@ class Offering:
     """
 
     def __init__(self, scope: Scope, permissions: Permissions | None, limits: Limits, *, pin: bool) -> None:
-        self.activation = Activation(scope, permissions, limits.max_discoveries)
+        discoveries = 2 * limits.max_iterations if limits.max_discoveries is None else limits.max_discoveries
+        self.activation = Activation(scope, permissions, discoveries)
         self.pins = Pins(scope, self.activation, withholds=pin)
         self.names: set[str] = set()
         self.digest: str | None = None
@@ -168,6 +169,8 @@ def _without_inactive(
         is_named = name in catalog.named
         if (LAZY_DISCOVERY if is_named else TOOL_SEARCH) not in metas:
             remedy = "is not active, and you may not activate it. Continue without it."
+        elif activation.is_over:
+            remedy = f"is not active, and {activation.way_out}"
         elif is_named:
             remedy = f"must be discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
         else:
