@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ConfigDict, SecretStr
 
-from pellucid import Agent, ConfigError, ProviderTool, Tool, ToolCall, ToolResult, external_tools, tool
+from pellucid import (
+    Agent,
+    ConfigError,
+    ExternalResult,
+    ModelRequest,
+    ProviderTool,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    external_tools,
+    tool,
+)
 from pellucid.external import FACTORIES, Factory, ToolOptions
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured
@@ -21,8 +33,6 @@ from support.runs import within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pellucid import ModelRequest
 
 SECRET = "hunter2-is-a-secret"
 
@@ -62,7 +72,42 @@ def serial() -> Tool:
     return Tool(name="x", run=lambda arguments, ctx: None, serial=True)
 
 
-OWN: Mapping[str, Factory] = {**FACTORIES, "weather": weather, "clock": clock, "serial": serial}
+def nested() -> Tool:
+    """Return a tool that runs an agent."""
+    return Agent("inner", model=ScriptedModel("x"), description="Thinks.").as_tool()
+
+
+def remote() -> Tool:
+    """Return a tool of an MCP server."""
+    return Tool(name="x", run=lambda arguments, ctx: None, mode="mcp")
+
+
+def beating() -> Tool:
+    """Return a tool that shows that it is alive."""
+    return Tool(name="x", run=lambda arguments, ctx: None, execution="same-invocation", heartbeat=5.0)
+
+
+def booking() -> Tool:
+    """Return a tool that books a room itself, or hands the booking to another process."""
+
+    @tool
+    async def book(room: str, ctx: ToolContext) -> str | None:
+        """Book a room."""
+        if ctx.external is None:
+            return f"{room} is booked"
+        queued.append((ctx.external.result_id, room))
+        return None
+
+    return book
+
+
+queued: list[tuple[str, str]] = []
+"""Bookings that were handed to another process, by the id of the result."""
+
+OWN: Mapping[str, Factory] = {
+    **FACTORIES,
+    **{made.__name__: made for made in (weather, clock, serial, nested, remote, beating, booking)},
+}
 
 
 def problems(config: Any, **factories: Any) -> list[str]:
@@ -148,7 +193,7 @@ def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
         ({"tools": ["weather"]}, r"config\.tools must be an object"),
         ({"tools": None}, r"config\.tools must be an object"),
         ({"tools": {}, "weather": {}}, r"config\.weather: move it to config\.tools\.weather"),
-        ({5: {}}, r"config\.tools\.5 is not a supported tool; use one of clock, "),
+        ({5: {}}, r"config\.tools\.5 is not a supported tool; use one of beating, "),
         ({"weather": {5: 1}}, r"config\.tools\.weather\.5: keys should be strings"),
         ({"weather": True}, r"config\.tools\.weather must be an object"),
         ({"test_external_async": {}}, r"config\.tools\.test_external_async\.serviceUrl: field required"),
@@ -180,7 +225,14 @@ def test_secrets_are_not_in_the_representation_of_the_provider() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("test_async", {"execution": "external-dispatch"}, "this tool returns its result itself"),
+        (
+            "weather",
+            {"execution": "external-dispatch"},
+            "its function takes no ToolContext, whose `external` says",
+        ),
+        ("nested", {"execution": "external-dispatch"}, "it runs an agent, which returns its result itself"),
+        ("remote", {"execution": "external-dispatch"}, "an MCP server runs it, and returns its result itself"),
+        ("beating", {"execution": "external-dispatch"}, "heartbeat needs execution='same-invocation'"),
         ("test_async", {"execution": "same-invocation", "async": False}, "async = false contradicts execution"),
         ("external", {"async": False}, "this tool is always asynchronous"),
         ("external", {"execution": "same-invocation"}, "this tool hands its work to another process"),
@@ -205,6 +257,8 @@ def test_options_that_a_tool_does_not_support_are_refused(name: str, options: An
         ({"async": True}, "same-invocation"),
         ({"execution": "same-invocation"}, "same-invocation"),
         ({"async": True, "execution": "same-invocation"}, "same-invocation"),
+        ({"execution": "external-dispatch"}, "external-dispatch"),
+        ({"async": True, "execution": "external-dispatch"}, "external-dispatch"),
     ],
 )
 def test_async_and_execution(options: Any, execution: str | None) -> None:
@@ -225,6 +279,31 @@ async def test_a_configured_tool_runs_in_the_background(telemetry: Captured) -> 
     assert (pending["status"], settled["status"]) == ("running", "completed")
     assert settled["result"] == {"message": "hi", "delay": 0.01}
     assert telemetry.find("await_tool test_async")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["booking", "test_async"])
+async def test_a_configured_tool_hands_its_work_to_another_process(name: str) -> None:
+    """Its function finds in `ctx.external` where the result goes; without the option, it works itself."""
+    call = ToolCall("booking", {"room": "Fuji"}) if name == "booking" else ToolCall("test_async", {"message": "Fuji"})
+    queued.clear()
+    outputs = []
+    for options in ({"execution": "external-dispatch"}, {}):
+        model = ScriptedModel(call, "I am waiting.", "done") if options else ScriptedModel(call, "done")
+        own = {**options, "delay": 0.0} if name == "test_async" else options
+        agent = Agent("a", model=model, providers=[external_tools({name: own}, factories=OWN)])
+        result = await within(agent.run("Book it."))
+        if options:
+            assert result.status == "awaiting_tools"
+            [request] = result.external
+            assert queued == ([(request.result_id, "Fuji")] if name == "booking" else [])
+            settled = ExternalResult(result_id=request.result_id, output="Fuji is booked")
+            assert result.checkpoint is not None
+            result = await within(agent.resume(result.checkpoint, results=[settled]))
+        assert (result.status, result.output) == ("completed", "done")
+        outputs.append(results(ModelRequest(messages=result.messages))[-1])
+    assert outputs[0]["result"] == "Fuji is booked"
+    assert outputs[1] == ("Fuji is booked" if name == "booking" else {"message": "Fuji", "delay": 0.0})
 
 
 @pytest.mark.anyio

@@ -48,15 +48,18 @@ class DispatchedEchoOptions(ToolOptions):
 
 
 def echo(options: EchoOptions) -> Tool:
-    """Return a tool that waits, and then returns its input."""
+    """Return a tool that waits, and then returns its input; as an external one, it waits for a completion."""
 
     @tool(idempotent=True)
-    async def test_async(message: str) -> dict[str, Any]:
+    async def test_async(message: str, ctx: ToolContext) -> dict[str, Any] | None:
         """Return a message after a while.
 
         Args:
             message: Any text.
+            ctx: Context of the call.
         """
+        if ctx.external is not None:
+            return None  # whoever tries it out completes the call
         await anyio.sleep(options.delay)
         return {"message": message, "delay": options.delay}
 

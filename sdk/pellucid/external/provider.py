@@ -14,6 +14,7 @@ from pellucid.external.options import Factory, SharedOptions, options_type, read
 from pellucid.text import nearest
 from pellucid.tools import ProviderTool, Tool
 from pellucid.tools.names import problem_of
+from pellucid.tools.tool import AgentTool, FunctionTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,19 @@ def _with_execution(tool: Tool, shared: SharedOptions) -> Tool:
         raise ConfigError("async = false is not supported: this tool is always asynchronous")
     if execution == tool.execution:
         return tool
-    if tool.execution == "external-dispatch":
+    if tool.execution == "external-dispatch":  # what it enqueues would have nowhere to go
         raise ConfigError(f"execution = {execution!r} is not supported: this tool hands its work to another process")
-    if execution == "external-dispatch":
-        raise ConfigError(f"execution = {execution!r} is not supported: this tool returns its result itself")
+    if execution == "external-dispatch" and (reason := _answers_itself(tool)) is not None:
+        raise ConfigError(f"execution = {execution!r} is not supported: {reason}")
     return replace(tool, execution=execution)
+
+
+def _answers_itself(tool: Tool) -> str | None:
+    """Return why a tool cannot hand its work to another process, or None if it can, with `ctx.external`."""
+    if isinstance(tool, AgentTool):
+        return "it runs an agent, which returns its result itself"
+    if tool.mode == "mcp":
+        return "an MCP server runs it, and returns its result itself"
+    if isinstance(tool, FunctionTool) and not tool.takes_context:
+        return "its function takes no ToolContext, whose `external` says where the result goes"
+    return None

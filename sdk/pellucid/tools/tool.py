@@ -297,9 +297,11 @@ class FunctionTool(_Callable[FunctionT_co], Tool[DepsT_contra], Generic[Function
 
     Attributes:
         function: The function, whose signature `inspect.signature` shows.
+        takes_context: Whether it has a parameter for the `ToolContext`.
     """
 
     function: FunctionT_co = field(repr=False)
+    takes_context: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -416,6 +418,7 @@ def tool(
         signature = signature_of(function, context_type=ToolContext)
         return FunctionTool(
             function=function,
+            takes_context=signature.context_parameter is not None,
             name=name or name_of(function),
             description=signature.description if description is None else description,
             input_schema=signature.input_schema,
