@@ -44,6 +44,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.reliability import Decision
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import Clock
 from support.reliability import decisions, down, rules, told
@@ -415,6 +416,47 @@ async def test_a_provider_is_asked_again(telemetry: Captured) -> None:
         "tools.discovery_completed",
     ]
     assert decisions(telemetry)["discovery", "recovered", "transient"] == 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "then", "expected"),
+    [
+        ("discovery", retry(), "failed retried recovered completed"),
+        ("discovery", fallback(lambda s: [add]), "failed fell_back completed"),
+        ("discovery", fail_fast(), "failed failed_fast"),
+        ("inference", retry(), "failed retried started recovered completed"),
+        ("inference", fallback(lambda s: ModelResponse(message=Message("assistant", "hi"))), "failed fell_back"),
+        ("inference", fail_fast(), "failed failed_fast"),
+        ("tool", retry(), "failed retried recovered completed"),
+        ("tool", fallback(lambda s: "none"), "failed fell_back completed"),
+        ("tool", fail_fast(), "failed failed_fast"),
+    ],
+)
+async def test_a_decision_is_told_after_the_failure_that_it_follows(
+    telemetry: Captured, operation: str, then: Decision, expected: str
+) -> None:
+    """A listener learns what failed before it learns what a rule does about it."""
+    faults: list[Any] = [down()]
+
+    @tool(idempotent=True)
+    async def flaky() -> str:
+        """Fail once."""
+        if operation == "tool" and faults:
+            raise faults.pop()
+        return "fine"
+
+    provider = Lists(*(faults if operation == "discovery" else ()))
+    answers = faults if operation == "inference" else [ToolCall("flaky")] if operation == "tool" else []
+    rule = Rule(when=lambda s: s.error is not None and s.operation == operation, then=then, kind="k")
+    model = ScriptedModel(*answers, "hi")
+    tools = [flaky] if operation == "tool" else []
+    agent = Agent("a", model=model, tools=tools, providers=[provider], reliability=rules(rule))
+    with suppress(ReliabilityFailFast):
+        await within(agent.run("go"))
+    prefixes = {"discovery": "tools.discovery_", "tool": "tool.", "inference": "inference."}[operation], "reliability."
+    names = [event.name for event in telemetry.events if event.name.startswith(prefixes)]
+    first = names.index(f"{prefixes[0]}failed")
+    assert [name.removeprefix(prefixes[0]).removeprefix(prefixes[1]) for name in names[first:]] == expected.split()
 
 
 async def test_the_last_known_catalogue_stands_in(telemetry: Captured) -> None:

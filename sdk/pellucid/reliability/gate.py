@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -19,7 +20,7 @@ from pellucid.messages import Usage
 from pellucid.reliability.breaker import Circuit, Permit, State
 from pellucid.reliability.options import Reliability
 from pellucid.reliability.rules import Decision, Operation, Rule, Situation, Spent, Then, fail_fast
-from pellucid.telemetry import Scope
+from pellucid.telemetry import Boundary, Scope
 
 T = TypeVar("T")
 
@@ -90,6 +91,7 @@ class Gate:
         stop_cause: Returns why the run must stop, or None.
         obstacle: Returns why a decision about an error cannot be carried out, or None; without the decision, the
             attempt is accepted as it is.
+        enclosing: Boundary around all attempts; None if each has one of its own.
         attempt: Number of the attempt, from 1.
         decision: Decision about the last attempt, if a rule matched.
     """
@@ -100,11 +102,13 @@ class Gate:
     usage: Callable[[], Usage]
     stop_cause: Callable[[], str | None]
     obstacle: Callable[[Decision, BaseException | None], str | None]
+    enclosing: Boundary | None = None
     attempt: int = field(init=False, default=0)
     decision: Decision | None = field(init=False, default=None)
     _situation: Situation | None = field(init=False, default=None)
     _rule_failure: Exception | None = field(init=False, default=None)
     _wait: float = field(init=False, default=0.0)
+    _announce: Callable[[], object] | None = field(init=False, default=None)
     _kind: str = field(init=False, default="other_model")  # for a FallbackModel that changes models without a rule
 
     def __post_init__(self) -> None:
@@ -134,15 +138,17 @@ class Gate:
         self._emit_circuit(circuit, circuit.report(permit))
 
     async def run_attempt(
-        self, span: Span, call: Callable[[], Awaitable[T]], *, pending: tuple[type[Any], ...] = ()
+        self, b: Boundary, failed: type[Event], call: Callable[[], Awaitable[T]], *, pending: tuple[type[Any], ...] = ()
     ) -> T:
         """Make one admitted attempt and decide about its outcome; for attempts without a span of their own.
 
         Args:
-            span: Span for the decision.
+            b: Boundary around all attempts.
+            failed: Event of a failure after which the rules continue.
             call: Makes the attempt.
             pending: Types of responses that are not final, and are not decided about.
         """
+        started = self.scope.now()
         try:
             with self.admitted():
                 response = await call()
@@ -150,11 +156,20 @@ class Gate:
             self.decision = None
             raise
         except Exception as error:
-            self.judge(span, error=error)
+            self.judge(b.span, error=error)
+            if self.decision is not None and self.decision.then != "fail_fast":
+                self._emit_failed(b, failed, started, error)
             raise
         if not isinstance(response, pending):
-            self.judge(span, response=response)
+            self.judge(b.span, response=response)
         return response
+
+    def _emit_failed(self, b: Boundary, failed: type[Event], started: int, error: Exception) -> None:
+        """Emit the failure of an attempt, although the operation continues."""
+        facts = self.scope.error_facts(error)
+        outcome = semconv.TIMEOUT if facts["error_type"] == semconv.TIMEOUT else semconv.FAILED
+        payload = {**b.facts(), "duration_ms": (self.scope.now() - started) / 1e6, "outcome": outcome, **facts}
+        self.scope.emit(failed, b.span.get_span_context(), payload)
 
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
         """Decide about an attempt while its span is open, and add the decision to the span."""
@@ -203,6 +218,7 @@ class Gate:
             except Exception as failure:  # noqa: BLE001  (raised below, unless a rule decides otherwise)
                 error = failure
             decision, self.decision = self.decision, None  # the next attempt may end without a decision
+            self._emit_announced(decision)
             if decision is None:
                 is_retried = error is not None and continues(error)
             elif decision.then == "fail_fast":
@@ -319,7 +335,21 @@ class Gate:
         self.scope.count(semconv.RELIABILITY_DECISIONS, 1, {semconv.OPERATION: situation.operation, **facts})
         payload = {"operation": situation.operation, **self.subject.facts, "attempt": self.attempt, "kind": kind}
         payload.update(self.scope.error_facts(situation.error))
-        self.scope.emit(event, span.get_span_context(), payload)
+        emit = partial(self.scope.emit, event, span.get_span_context(), payload)
+        if situation.error is None:
+            emit()
+        else:
+            self._announce = emit  # once the failure that it follows has been emitted
+
+    def _emit_announced(self, decision: Decision | None) -> None:
+        """Emit the event of a decision, now that the attempt has ended; at the end of the boundary if it ends there."""
+        announce, self._announce = self._announce, None
+        if announce is None:
+            return
+        if self.enclosing is not None and decision is not None and decision.then == "fail_fast":
+            self.enclosing.afterwards(announce)
+        else:
+            announce()
 
     def _emit_circuit(self, circuit: Circuit, change: State | None) -> None:
         if change is None:

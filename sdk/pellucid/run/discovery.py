@@ -44,36 +44,14 @@ async def _guarded(
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
-    gate = run.gate(reliability, Subject("discovery", lister.provider.id), obstacle)
-
-    async def attempt() -> ProviderCatalog:
-        started = run.scope.now()
-        try:
-            return await gate.run_attempt(b.span, ask)
-        except Exception as error:
-            if gate.decision is not None and gate.decision.then != "fail_fast":
-                _emit_failed(run, b, started, lister, error)
-            raise
+    gate = run.gate(reliability, Subject("discovery", lister.provider.id), obstacle, b)
 
     async def fall_back(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:
             return _last_known(run, b, lister, ctx, situation)
         return lister.check(await decision.result(situation))
 
-    return await gate.run(attempt, fall_back=fall_back)
-
-
-def _emit_failed(run: Run, b: Boundary, started: int, lister: Lister, error: Exception) -> None:
-    """Emit the failure of an attempt, although the discovery continues."""
-    facts = run.scope.error_facts(error)
-    payload = {
-        "provider_id": lister.provider.id,
-        "duration_ms": (run.scope.now() - started) / 1e6,
-        "cache": b.noted("cache"),
-        "outcome": "timeout" if facts["error_type"] == "timeout" else "failed",
-        **facts,
-    }
-    run.scope.emit(ToolsDiscoveryFailed, b.span.get_span_context(), payload)
+    return await gate.run(partial(gate.run_attempt, b, ToolsDiscoveryFailed, ask), fall_back=fall_back)
 
 
 def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, situation: Situation) -> ProviderCatalog:

@@ -15,6 +15,7 @@ from pellucid.approvals.decisions import Settled
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import OutOfTime, race, shielded, together
 from pellucid.errors import JournalError, PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
+from pellucid.events import ToolFailed
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.background import callbacks, new_call, start
@@ -211,13 +212,13 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
-    gate = run.gate(reliability, Subject("tool", tool.name, tool.source), obstacle)
+    gate = run.gate(reliability, Subject("tool", tool.name, tool.source), obstacle, b)
 
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
         return await gate.run_attempt(
-            b.span, lambda: _perform(run, b, binding, attempted), pending=(Suspended, Enqueued)
+            b, ToolFailed, lambda: _perform(run, b, binding, attempted), pending=(Suspended, Enqueued)
         )
 
     return await gate.run(attempt, fall_back=Decision.result)

@@ -28,7 +28,7 @@ from pellucid.run.async_state import AsyncCalls
 from pellucid.run.journal import Folded, Journal
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
-from pellucid.telemetry import Listeners, Pipeline, Recorded, Scope, current_scope
+from pellucid.telemetry import Boundary, Listeners, Pipeline, Recorded, Scope, current_scope
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
 
@@ -282,10 +282,11 @@ class Run:
         reliability: Reliability,
         subject: Subject,
         obstacle: Callable[[Decision, BaseException | None], str | None],
+        enclosing: Boundary | None = None,
     ) -> Gate:
         """Return the gate of the reliability rules for one operation."""
         usage, stop_cause = lambda: self.spent, self.stop_cause
-        return Gate(reliability, self.scope, subject, usage=usage, stop_cause=stop_cause, obstacle=obstacle)
+        return Gate(reliability, self.scope, subject, usage, stop_cause, obstacle, enclosing)
 
     def check_open(self) -> None:
         """Stop an abandoned run, in which something ignored a cancellation.

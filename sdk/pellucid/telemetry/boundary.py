@@ -14,7 +14,7 @@ serialiser or exporter never fails the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Token
 from functools import cache
 from types import TracebackType
@@ -61,6 +61,7 @@ class Boundary:
         self._labels: Mapping[str, Any] = {}
         self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
+        self._afterwards: Callable[[], object] | None = None
         self.start = scope.now() if start is None else start
         self._end_time = end
         self._outer = otel_context.get_current()
@@ -135,6 +136,10 @@ class Boundary:
         """Set an end before the exit of the context, in nanoseconds, from `scope.now()`."""
         self._end_time = end
 
+    def afterwards(self, function: Callable[[], object]) -> None:
+        """Call `function` once the phase has ended, such as to emit what follows from its failure."""
+        self._afterwards = function
+
     def link(self, other: SpanContext) -> None:
         """Link to the span that did the work."""
         self._scope.guarded("span", self.span.add_link, other)
@@ -188,6 +193,11 @@ class Boundary:
         return span, trace.set_span_in_context(span, outer)
 
     def _end(self, error: BaseException | None) -> None:
+        self._conclude(error)
+        if self._afterwards is not None:
+            self._afterwards()
+
+    def _conclude(self, error: BaseException | None) -> None:
         scope, phase, notes = self._scope, self._phase, self._notes
         outcome, error_type = self._outcome_of(error)
         event = phase.completed if outcome == semconv.COMPLETED else phase.failed

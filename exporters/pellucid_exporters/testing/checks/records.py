@@ -67,7 +67,7 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
         of_kind = [event for event in events if type(event) is kind]
         expected = 1 if kind in (phase.started, ended) else 0
         if kind is phase.failed and (tries := _failures(seen)):
-            # A rule continued a discovery: each failed attempt emits an event, only the last can end the span.
+            # A rule continued the phase: each failed attempt emits an event, and only the last can end the span.
             if not expected <= len(of_kind) <= tries:
                 yield f"{seen} has {len(of_kind)} events {kind.name} of {tries} attempts"
             of_kind = of_kind[len(of_kind) - expected :]
@@ -97,7 +97,7 @@ def _pending(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
 
 def _failures(seen: Seen) -> int:
     """Return the number of failed attempts after which a rule continued a discovery, including the last one."""
-    if seen.phase is not PHASES[semconv.DISCOVERY]:
+    if seen.phase not in (PHASES[semconv.DISCOVERY], PHASES[semconv.DISPATCH]):
         return 0
     decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
     return len(decided) + 1 if decided else 0
