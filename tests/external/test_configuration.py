@@ -156,6 +156,33 @@ def test_a_table_of_a_toml_file_is_a_configuration() -> None:
     assert (echo.name, echo.execution) == ("test_async", "same-invocation")
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["full", "lazy"])
+async def test_the_table_of_tools_may_have_a_registry_mode(mode: str) -> None:
+    """With `lazy`, the model finds the tools of the table with `tool_search`."""
+    text = f"[tools]\nregistry_mode = '{mode}'\n[tools.clock]\n[tools.weather]\nmaxDays = 3"
+    provider = external_tools(tomllib.loads(text), factories=OWN)
+    assert provider.registry_mode == mode
+    activate = [ToolCall("tool_search", {"name": "weather"})] if mode == "lazy" else []
+    model = ScriptedModel(*activate, ToolCall("weather", {"city": "Bergen"}), "done")
+    result = await within(Agent("a", model=model, providers=[provider]).run("x"))
+    assert results(ModelRequest(messages=result.messages))[-1] == "Bergen: rain, 3 days, metric"
+    offers = [[tool.name for tool in request.tools] for request in model.requests]
+    assert offers[0] == (["tool_search"] if mode == "lazy" else ["clock", "weather"])
+    assert offers[-1] == (["tool_search", "weather"] if mode == "lazy" else ["clock", "weather"])
+
+
+@pytest.mark.parametrize("value", ["Lazy", 5, None, {}, ["lazy"]])
+def test_an_unknown_registry_mode_is_refused_by_its_path(value: Any) -> None:
+    """Together with the other problems; of a misspelled name, the right one is suggested."""
+    assert problems({"registry_mode": value, "weather": {"maxDays": "3"}}) == [
+        "config.tools.registry_mode: input should be 'full' or 'lazy'",
+        "config.tools.weather.maxDays: input should be a valid integer",
+    ]
+    [misspelled] = problems({"registryMode": "lazy"})
+    assert misspelled == "config.tools.registryMode is not a supported tool; did you mean 'registry_mode'?"
+
+
 def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
     """And with the nearest right name, of tools and of options; also for disabled tools."""
     config = {

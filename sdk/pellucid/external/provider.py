@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, get_args
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
@@ -13,8 +13,12 @@ from pellucid.external.factories import FACTORIES
 from pellucid.external.options import Factory, SharedOptions, options_type, read_options
 from pellucid.text import nearest
 from pellucid.tools import ProviderTool, Tool
+from pellucid.tools.catalog import RegistryMode
 from pellucid.tools.names import problem_of
 from pellucid.tools.tool import AgentTool, FunctionTool
+
+
+_MODE: Final = "registry_mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,11 @@ class ExternalTools:
 
     Attributes:
         tools: The enabled tools, in the order of the configuration.
+        registry_mode: With `lazy`, the model finds these tools with `tool_search`.
     """
 
     tools: tuple[Tool, ...]
+    registry_mode: RegistryMode = "full"
     id: str = field(default="external", init=False)
     kind: str = field(default="static", init=False)
     measures_requests: bool = field(default=True, init=False)
@@ -45,7 +51,8 @@ def external_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory
 
     A tool is enabled by its presence unless it has `enabled = false`. Every tool has the options `enabled`,
     `needsApproval`, `async` and `execution` (`same-invocation` or `external-dispatch`); further ones are those of its
-    factory.
+    factory. With `registry_mode = "lazy"` beside them, the model finds the tools with `tool_search`; a tool that its
+    vendor runs is offered at once.
 
     Args:
         config: Options by name of the tool; or a mapping whose `tools` is that.
@@ -56,7 +63,11 @@ def external_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory
     """
     problems: list[str] = []
     tools: list[Tool] = []
-    for name, entry in _entries(config, factories, problems).items():
+    entries = dict(_entries(config, factories, problems))
+    mode = entries.pop(_MODE, "full")
+    if mode not in get_args(RegistryMode):
+        problems.append(f"config.tools.{_MODE}: input should be 'full' or 'lazy'")
+    for name, entry in entries.items():
         try:
             tool = _create(f"config.tools.{name}", name, entry, factories)
         except ConfigError as error:
@@ -65,7 +76,9 @@ def external_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory
             tools += [tool] if tool is not None else []
     if problems:
         raise ConfigError("\n".join(["external tools cannot be created:", *problems]))
-    return ExternalTools(tuple(tools))
+    if mode == "lazy":
+        tools = [tool if isinstance(tool, ProviderTool) else tool.searched() for tool in tools]
+    return ExternalTools(tuple(tools), mode)
 
 
 def _entries(config: object, factories: Mapping[str, Factory], problems: list[str]) -> Mapping[str, Any]:
@@ -87,7 +100,7 @@ def _create(path: str, name: str, entry: object, factories: Mapping[str, Factory
         ConfigError: it cannot be created.
     """
     if name not in factories:
-        raise ConfigError(f"{path} is not a supported tool; {nearest(str(name), factories)}")
+        raise ConfigError(f"{path} is not a supported tool; {nearest(str(name), [*factories, _MODE])}")
     if (problem := problem_of(name)) is not None:
         raise ConfigError(f"{path}: {problem}")
     if not isinstance(entry, Mapping):
