@@ -17,7 +17,6 @@ from pellucid.tools.catalog import RegistryMode
 from pellucid.tools.names import problem_of
 from pellucid.tools.tool import AgentTool, FunctionTool
 
-
 _MODE: Final = "registry_mode"
 
 
