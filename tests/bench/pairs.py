@@ -3,8 +3,9 @@
 `python -m bench.pairs OTHER` in `tests`, where OTHER is the root of the other checkout, such as a `git worktree`.
 
 Each tree runs in a process of its own, with the same work as `make bench`: six runs of 21 iterations, exported by OTLP,
-and a flush. The processes take turns, in changing order, so that a busy machine slows both. The ratio is the median of
-those of the pairs; its interval contains 95 % of the medians of resampled pairs.
+and a flush. The processes take turns, in changing order, so that a busy machine slows both, and are started anew for
+each round: one may be faster than another of the same tree for as long as it lives, by 2 %. The ratio is the median of
+those of the rounds, each the median of its pairs; its interval contains 95 % of the medians of resampled rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 
@@ -29,8 +30,15 @@ from pellucid_exporters.options import Otlp, Settings
 from pellucid_exporters.pipeline import build
 
 HERE: Final = Path(__file__).parents[2]
+PAIRS: Final = 8
+"""Pairs of a round."""
+
 RESAMPLED: Final = 2_000
 INTERVAL: Final = 0.95
+
+
+Pair: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Samples of the other tree and of this one: processor time of the loop's thread, and of all."""
 
 
 async def measure(endpoint: str, *, asks_hub: bool) -> None:
@@ -85,29 +93,39 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 def compare(other: Path, pairs: int, *arguments: str) -> None:
     """Measure and print."""
-    with sink() as endpoint, ExitStack() as stack:
-        processes = [Process(tree, *arguments, "--endpoint", endpoint) for tree in (other, HERE)]
-        for process in processes:
-            stack.callback(process.close)
-            process.sample()  # the first one only warms up
-        taken: list[list[tuple[float, ...]]] = []
-        for number in range(pairs):
-            order = (0, 1) if number % 2 else (1, 0)
-            samples = {index: processes[index].sample() for index in order}
-            taken.append([samples[0], samples[1]])
+    rounds: list[list[Pair]] = []
+    with sink() as endpoint:
+        for number in range(max(1, pairs // PAIRS)):
+            trees = (other, HERE) if number % 2 else (HERE, other)
+            with ExitStack() as stack:
+                started = {tree: Process(tree, *arguments, "--endpoint", endpoint) for tree in trees}
+                for process in started.values():
+                    stack.callback(process.close)
+                    process.sample()  # the first one only warms up
+                rounds.append([_pair(started[other], started[HERE], is_reversed=bool(n % 2)) for n in range(PAIRS)])
     for index, name in enumerate(("loop's thread", "all threads")):
-        ratios = [here[index] / there[index] for there, here in taken]
+        ratios = [statistics.median(here[index] / there[index] for there, here in taken) for taken in rounds]
         low, high = interval(ratios)
-        there, here = (statistics.median(pair[place][index] for pair in taken) * 1e6 for place in (0, 1))
+        there, here = (statistics.median(pair[place][index] for taken in rounds for pair in taken) for place in (0, 1))
         ratio = statistics.median(ratios)
-        print(f"{name:14} {there:6.0f} µs there, {here:6.0f} here, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]")
+        print(
+            f"{name:14} {there * 1e6:6.0f} µs there, {here * 1e6:6.0f} here, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]"
+        )
+
+
+def _pair(there: Process, here: Process, *, is_reversed: bool) -> Pair:
+    """Return one sample of each, taken in either order."""
+    if is_reversed:
+        second, first = here.sample(), there.sample()
+        return first, second
+    return there.sample(), here.sample()
 
 
 def main() -> None:
     """Compare two trees, or measure one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", type=Path, nargs="?", help="root of the other checkout")
-    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--hub", action="store_true", help="ask a hub in each iteration")
     parser.add_argument("--endpoint", help=argparse.SUPPRESS)
     options = parser.parse_args()
