@@ -41,7 +41,10 @@ _OTHER_STYLES: Final = re.compile(r"^\s*(?:[:@.]|-{3})", re.MULTILINE)
 
 
 class _Parameter(NamedTuple):
-    """Parameter of a function: its type hint, its default (`...` if it has none), and its description."""
+    """Parameter of a function: its type hint, its default (`...` if it has none), and its docstring.
+
+    The hint may have pydantic's `Field` in `Annotated`, and the default may be one.
+    """
 
     hint: Any
     default: Any
@@ -69,7 +72,7 @@ class Signature:
         """JSON Schema of the arguments.
 
         Raises:
-            ConfigError: a type has no JSON Schema.
+            ConfigError: a type has no JSON Schema, or two parameters have one alias.
         """
         try:
             schema = _assembled(self.parameters)
@@ -78,6 +81,9 @@ class Signature:
                 schema.pop("title", None)
         except PydanticUserError as error:
             raise ConfigError(f"tool {self.name!r}: a parameter's type has no JSON Schema: {error.message}") from error
+        if len(schema["properties"]) < len(self.parameters):
+            names = ", ".join(self.parameters)
+            raise ConfigError(f"tool {self.name!r}: two of its parameters ({names}) have one alias; change it")
         return schema
 
     def bind(self, arguments: JSONObject, ctx: object = None) -> dict[str, Any]:
@@ -92,18 +98,27 @@ class Signature:
             issues = error.errors(include_url=False, include_context=False, include_input=False)
             text = "; ".join(f"{path_of(issue['loc'])}: {issue['msg']}" for issue in issues[:MAX_ISSUES])
             raise ValueError(text) from None
-        keywords = {field.alias or name: getattr(bound, name) for name, field in type(bound).model_fields.items()}
+        values = vars(bound)  # not `getattr`, which warns of deprecated fields
+        keywords = {name: values[field] for name, field in zip(self.parameters, type(bound).model_fields, strict=True)}
         return keywords if self.context_parameter is None else {**keywords, self.context_parameter: ctx}
 
     @cached_property
     def _model(self) -> type[BaseModel]:
         """Pydantic model of the arguments, made for the first call unless the schema needs it."""
         # Pydantic reserves some field names (`json`, `schema`, `_x`); an alias may be any name.
-        fields: dict[str, Any] = {
-            f"p{number}": (hint, Field(default, alias=name, description=description))
-            for number, (name, (hint, default, description)) in enumerate(self.parameters.items())
-        }
+        fields = {f"p{number}": _field(name, each) for number, (name, each) in enumerate(self.parameters.items())}
         return create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _field(name: str, parameter: _Parameter) -> Any:
+    """Return the definition of a model's field, in which a `Field` of the parameter wins over name and docstring."""
+    hint, default, description = parameter
+    own = Field(alias=name) if description is None else Field(alias=name, description=description)
+    is_annotated = typing.get_origin(hint) is typing.Annotated
+    kind, *metadata = (hint.__origin__, *hint.__metadata__) if is_annotated else (hint,)
+    # Pydantic merges from left to right, and the default last.
+    annotation: Any = typing.Annotated[(kind, own, *metadata)]
+    return annotation if default is ... else (annotation, default)
 
 
 def signature_of(function: Callable[..., Any], *, context_type: type) -> Signature:

@@ -375,6 +375,8 @@ def tool(
 ) -> Any:
     """Create a tool from a function, with a schema from its type hints and descriptions from its docstring.
 
+    What pydantic's `Field` says of a parameter, in `Annotated` or as its default, wins over the docstring.
+
     ```python
     @tool
     async def weather(city: str, days: int = 1) -> str:
