@@ -89,7 +89,7 @@ async def test_hubs_that_misbehave_are_told_of(features: list[str], tmp_path: Pa
     rules.write_text(render(THRESHOLDS, scale=0.01))
     hubs = {
         "quick": DiscoveryProvider(FakeHub(), id="quick", ttl=0, objective=0.5),
-        "slow": DiscoveryProvider(FakeHub(latency=0.15), id="slow", ttl=0, objective=0.12),
+        "slow": DiscoveryProvider(FakeHub(latency=0.45), id="slow", ttl=0, objective=0.21),
         "careless": DiscoveryProvider(FakeHub(latency=0.15), id="careless", ttl=0),
         "hangs": DiscoveryProvider(FakeHub(latency=600), id="hangs", timeout=600, objective=0.1),
     }

@@ -115,7 +115,7 @@ async def test_models_of_one_name_have_breakers_of_their_own() -> None:
 async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured, *, is_combined: bool) -> None:
     """A provider that leaves its hub alone for a moment does not open the circuit by that."""
     hub = FakeHub(faults=[OSError("down")] * 9)
-    provider: ToolProvider = DiscoveryProvider(hub, id="hub")
+    provider: ToolProvider = DiscoveryProvider(hub, id="hub", clock=Clock())
     if is_combined:
         provider = combined(provider, static_tools([]))
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Clock()))
