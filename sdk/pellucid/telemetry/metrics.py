@@ -1,4 +1,4 @@
-"""Instruments of `semconv`, created once per meter provider, and the state behind the observable ones."""
+"""Instruments of `semconv`, created once per meter provider, and the readers of stores behind some of them."""
 
 from __future__ import annotations
 
