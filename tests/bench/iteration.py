@@ -203,22 +203,27 @@ def variants(endpoint: str) -> Iterator[dict[str, Variant]]:
         meters.shutdown()
 
 
+async def sample_of(variant: Variant) -> tuple[float, float]:
+    """Return the processor times of one iteration in µs, of the loop's thread and of all threads."""
+    gc.collect()  # what one variant leaves must not slow the garbage collection of the next
+    everything, loop = time.process_time(), time.thread_time()
+    for _ in range(RUNS):
+        await variant.run()
+    loop = time.thread_time() - loop
+    variant.flush()
+    everything = time.process_time() - everything
+    iterations = RUNS * (ITERATIONS + 1)
+    return loop / iterations * 1e6, everything / iterations * 1e6
+
+
 async def measure(samples: int, compared: dict[str, Variant]) -> dict[str, tuple[float, float]]:
     """Return the median processor times of one iteration by variant, in µs: of the loop's thread, of all threads."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in compared}
     for sample in range(samples + 1):
         for name, variant in compared.items():
-            # What one variant leaves must not slow the garbage collection of the next.
-            gc.collect()
-            everything, loop = time.process_time(), time.thread_time()
-            for _ in range(RUNS):
-                await variant.run()
-            loop = time.thread_time() - loop
-            variant.flush()
-            everything = time.process_time() - everything
+            times = await sample_of(variant)
             if sample:  # the first one only warms up
-                iterations = RUNS * (ITERATIONS + 1)
-                taken[name].append((loop / iterations * 1e6, everything / iterations * 1e6))
+                taken[name].append(times)
     return {
         name: (statistics.median(loop for loop, _ in values), statistics.median(both for _, both in values))
         for name, values in taken.items()

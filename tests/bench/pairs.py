@@ -11,20 +11,18 @@ those of the rounds, each the median of its pairs; its interval contains 95 % of
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import random
 import statistics
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import anyio
 
-from bench.iteration import ITERATIONS, RUNS, catalogue, ours
+from bench.iteration import INTERVAL, ours, sample_of
 from bench.sink import sink
 from pellucid_exporters.options import Otlp, Settings
 from pellucid_exporters.pipeline import build
@@ -34,27 +32,19 @@ PAIRS: Final = 8
 """Pairs of a round."""
 
 RESAMPLED: Final = 2_000
-INTERVAL: Final = 0.95
-
+CONFIDENCE: Final = 0.95
 
 Pair: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Samples of the other tree and of this one: processor time of the loop's thread, and of all."""
 
 
 async def measure(endpoint: str, *, asks_hub: bool) -> None:
-    """Print the processor time of an iteration in seconds, of the loop's thread and of all, for each line of input."""
-    telemetry = build(Settings(service_name="bench", otlp=Otlp(endpoint=endpoint, metric_interval=86_400.0)))
-    variant = ours(len(catalogue(10)), telemetry, lambda: telemetry.flush(60.0), asks_hub=asks_hub)
+    """Print the processor time of an iteration in µs, of the loop's thread and of all, for each line of input."""
+    telemetry = build(Settings(service_name="bench", otlp=Otlp(endpoint=endpoint, metric_interval=INTERVAL)))
+    variant = ours(10, telemetry, lambda: telemetry.flush(60.0), asks_hub=asks_hub)
     await variant.run()
     while sys.stdin.readline():
-        gc.collect()
-        everything, loop = time.process_time(), time.thread_time()
-        for _ in range(RUNS):
-            await variant.run()
-        loop = time.thread_time() - loop
-        variant.flush()
-        iterations = RUNS * (ITERATIONS + 1)
-        print(loop / iterations, (time.process_time() - everything) / iterations, flush=True)
+        print(*await sample_of(variant), flush=True)
     telemetry.shutdown(10.0)
 
 
@@ -87,7 +77,7 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     """Return the bounds of the median."""
     chance = random.Random(1)
     medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
-    outside = round(RESAMPLED * (1 - INTERVAL) / 2)
+    outside = round(RESAMPLED * (1 - CONFIDENCE) / 2)
     return medians[outside], medians[-outside - 1]
 
 
@@ -108,9 +98,7 @@ def compare(other: Path, pairs: int, *arguments: str) -> None:
         low, high = interval(ratios)
         there, here = (statistics.median(pair[place][index] for taken in rounds for pair in taken) for place in (0, 1))
         ratio = statistics.median(ratios)
-        print(
-            f"{name:14} {there * 1e6:6.0f} µs there, {here * 1e6:6.0f} here, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]"
-        )
+        print(f"{name:14} {there:6.0f} µs there, {here:6.0f} here, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]")
 
 
 def _pair(there: Process, here: Process, *, is_reversed: bool) -> Pair:
