@@ -375,6 +375,17 @@ class ToolFailed(_Failure, _ToolCall, Event, name="tool.failed"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutputInvalid(_ToolCall, Event, name="tool.output_invalid"):
+    """A result does not fit the output schema of its tool, which lets it through: `on_invalid_output="report"`.
+
+    Attributes:
+        problem: Paths and what is expected there; None if no content is recorded.
+    """
+
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDenied(Event, name="tool.denied"):
     """The permission policy did not let a tool be offered, activated or called.
 

@@ -262,15 +262,18 @@ class ToolDefinition:
 
     Attributes:
         parameters: A JSON Schema of type `object`.
+        output_schema: A JSON Schema of the results, if it is known.
     """
 
     name: str
     description: str
     parameters: JSONObject
+    output_schema: JSONObject | None = None
 
     def to_dict(self) -> JSONObject:
-        """Return the conventions' JSON shape."""
-        return {"type": "function", "name": self.name, "description": self.description, "parameters": self.parameters}
+        """Return the conventions' JSON shape, with the output schema if there is one."""
+        shape = {"type": "function", "name": self.name, "description": self.description, "parameters": self.parameters}
+        return shape if self.output_schema is None else {**shape, "output_schema": self.output_schema}
 
 
 PROVIDER_TOOLS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(

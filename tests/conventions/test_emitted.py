@@ -170,7 +170,7 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         await within(scene.agent(tools=(), providers=found_twice, collisions="prefix").run("hi"))
         search = ScriptedModel(ToolCall("tool_search", {"query": "add"}), "done")
         await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
-        add = replace(scene.add, serial=True)
+        add = replace(scene.add, serial=True, output_schema={"type": "boolean"}, on_invalid_output="report")
         twice = ScriptedModel([ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 3, "b": 4})], "done")
         await within(Agent("a", model=twice, tools=[add]).run("hi"))
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")

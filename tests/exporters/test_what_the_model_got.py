@@ -6,6 +6,7 @@ import json
 import sqlite3
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ async def test_all_offered_tools_are_shown(
             request = json.loads(shown(reader, call, capsys, json=True))["span"]["content"]["request"]
             assert len(request["tools"]) == number
             assert (request["missing"], request["tools_offered"], request["tools_recorded"]) == (0, number, held)
+
+
+async def test_output_schemas_are_rebuilt(tmp_path: Path) -> None:
+    """A definition that comes from a catalogue is whole."""
+    schema = {"type": "object", "properties": {"size": {"type": "integer"}}}
+    offered = [replace(each, output_schema=schema, on_invalid_output=None) for each in tools(40, 1_000)]
+    reader, calls = await recorded(tmp_path / "s.db", [hub("files", offered)])
+    content = RunContent(reader, reader.spans(calls[0].run_id))
+    assert content.offered(calls[0]).definitions == [each.definition.to_dict() for each in offered]
 
 
 async def test_tools_of_several_hubs_are_rebuilt(tmp_path: Path) -> None:

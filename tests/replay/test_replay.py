@@ -15,6 +15,7 @@ from pellucid import (
     ConfigError,
     DiscoveryProvider,
     FallbackModel,
+    Limits,
     ModelError,
     RunResult,
     Tool,
@@ -363,3 +364,26 @@ async def test_a_stopped_run_is_replayed_up_to_there() -> None:
     assert outcome.is_stopped
     assert outcome.tool_calls == ["weather"]
     assert outcome.result is None
+
+
+async def test_results_of_a_tape_are_not_checked_again() -> None:
+    """They were when they were recorded, and may have been cut since; a misfit that was recorded is one again."""
+    schema = {"type": "object", "properties": {"days": {"type": "array"}}}
+
+    def agent(*days: Any) -> Agent:
+        answers = iter(days)
+
+        async def run(arguments: Any, ctx: object) -> Any:
+            return {"days": next(answers)}
+
+        made = Tool(name="weather", run=run, output_schema=schema)
+        model = ScriptedModel(ToolCall("weather", {}, "c1"), ToolCall("weather", {}, "c2"), "done")
+        return Agent("a", model=model, tools=[made], limits=Limits(max_result_bytes=200))
+
+    tape = await tape_of(agent(["x" * 1000], 1))
+    outcome = (await within(replay(agent(), tape))).check()
+    assert isinstance(outcome.result, RunResult)
+    cut, misfit = (part for message in outcome.result.messages for part in message.tool_results)
+    assert "[cut: " in str(cut.response)
+    assert (misfit.is_error, cut.is_error) == (True, False)
+    assert "days: the value is not of type" in str(misfit.response)

@@ -6,6 +6,7 @@ import pkgutil
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -224,8 +225,14 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
     await reliably(telemetry)
     await waiting(telemetry, step)
-    providers = [static_tools([good]), ToolRegistry([good]), DiscoveryProvider(FakeHub(), id="slow", patience=0.0)]
-    await within(Agent("c", model=ScriptedModel("x"), providers=providers, collisions="first").run("x"))
+    providers = [
+        static_tools([replace(good, output_schema={"type": "object"}, on_invalid_output="report")]),
+        ToolRegistry([good]),
+        DiscoveryProvider(FakeHub(), id="slow", patience=0.0),
+    ]
+    await within(
+        Agent("c", model=ScriptedModel(ToolCall("step"), "x"), providers=providers, collisions="first").run("x")
+    )
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], limits=Limits(max_tool_tokens=1)).run("x"))
     lazy = ToolRegistry([good], registry_mode="lazy")
     steps = [ToolCall("tool_search", {"query": "step"}), ToolCall("tool_search", {"name": "step"})]

@@ -290,6 +290,7 @@ SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
                 "name": _TEXT,
                 "description": _TEXT,
                 "parameters": {"type": "object"},
+                "output_schema": {"type": "object"},
             },
             "required": ["type", "name"],
             "additionalProperties": False,

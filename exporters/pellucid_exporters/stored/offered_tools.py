@@ -73,7 +73,12 @@ def _definitions(
         name = reasons.shadowed[key] if key in reasons.shadowed else key[0]
         if name is not None and key not in withheld:
             description, parameters = str(item.get("description") or ""), item.get("parameters") or {}
-            yield ToolDefinition(name=name, description=description, parameters=parameters).to_dict()
+            yield ToolDefinition(
+                name=name,
+                description=description,
+                parameters=parameters,
+                output_schema=item.get("output_schema"),
+            ).to_dict()
 
 
 def _name(item: Any) -> Any:

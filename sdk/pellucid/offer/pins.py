@@ -162,6 +162,7 @@ def _pin_from_history(binding: Binding, values: Mapping[str, Any]) -> Pin:
         name=binding.tool.name,
         description=values.get("description"),  # type: ignore[arg-type]  # of any type; it is only compared
         parameters=values.get("parameters", values.get("inputSchema")),
+        output_schema=binding.tool.output_schema,  # which results of discoveries do not have
     )
     try:
         if _content(definition) == _content(binding.tool.definition):

@@ -168,7 +168,7 @@ class ToolRegistry(Generic[DepsT]):
         """Return the listed tools as JSON objects, sorted by name.
 
         Each has `name`, `description`, `parameters` and `source`, which is `builtin`, `mcp` (with `mcpServer`) or `hub`
-        (with `providerId`).
+        (with `providerId`), and `outputSchema` if the tool has one.
         """
         return [_schema(tool) for tool in self._now().listed]
 
@@ -249,6 +249,8 @@ def _schema(listed: Tool) -> JSONObject:
         "parameters": deepcopy(listed.input_schema),
         "source": listed.source.kind,
     }
+    if listed.output_schema is not None:
+        schema["outputSchema"] = deepcopy(listed.output_schema)
     if listed.source.place is not None:
         schema["mcpServer" if isinstance(listed.source, Mcp) else "providerId"] = listed.source.place
     return schema

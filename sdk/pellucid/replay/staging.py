@@ -35,7 +35,7 @@ from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import AgentTool
 from pellucid.types import JSONObject
 
-_SEEN: Final = ("name", "description", "parameters")
+_SEEN: Final = ("name", "description", "parameters", "output_schema")
 """Parts of a tool that a model sees."""
 
 _UNLIMITED: Final = 2**40

@@ -207,6 +207,7 @@ class TapeProvider:
         return replace(
             tool,
             run=partial(self._call, tool),
+            on_invalid_output=None,  # recorded results were checked, and may be cut or redacted
             needs_approval=lambda _, ctx: playback.approval_needed(tool, ctx.tool_call_id),
         )
 

@@ -9,7 +9,7 @@ from pellucid.tools import Tool
 from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import Builtin, Hub, Mcp, ToolSource
 
-_OPTIONS: Final = ("serial", "idempotent", "lazy", "tags", "execution", "pending", "attributes")
+_OPTIONS: Final = ("serial", "idempotent", "lazy", "tags", "execution", "pending", "attributes", "output_schema")
 
 
 def tools_of(catalog: Mapping[str, Any], stand_in: Callable[[Tool], Tool]) -> Iterator[Tool]:

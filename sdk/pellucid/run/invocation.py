@@ -130,7 +130,12 @@ async def _awaited(answer: Awaitable[bool]) -> bool:
 
 def function_of(tool: Tool) -> Callable[[JSONObject, ToolContext], Awaitable[Any]]:
     """Return the function of a tool, to be awaited; a sync one runs in a worker thread."""
-    return tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
+    function = tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
+    if tool.output_schema is None or tool.on_invalid_output is None:
+        return function
+    from pellucid.run.output_check import checked
+
+    return checked(tool, function)
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeGuard, TypeVar, TypeVarTuple, Unpack, get_args
 
 import anyio
 import anyio.to_thread
@@ -16,10 +16,13 @@ from pellucid.failures import describe
 from pellucid.messages import Part, Parts, TextPart, ToolCall, ToolResult
 from pellucid.types import JSONValue
 
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
 LARGE: Final = 64 * 1024
 """Bytes from which a result is serialized in a worker thread."""
 
-_PARTS: Final = get_args(Part)
+PARTS: Final = get_args(Part)
 
 
 async def result_of(request: ToolCall, value: object, max_bytes: int) -> ToolResult:
@@ -47,11 +50,16 @@ async def respond(value: object, max_bytes: int) -> JSONValue:
     Raises:
         ToolError: the value cannot be turned into JSON.
     """
-    if isinstance(value, str) or _is_small(value):
+    if isinstance(value, str) or is_small(value):
         return to_response(value, max_bytes)
+    return await in_thread(to_response, value, max_bytes, True)
+
+
+async def in_thread(work: Callable[[Unpack[_Ts]], _T], *args: *_Ts) -> _T:
+    """Return the result of work on a large value, which a worker thread does."""
     # A limiter of its own: threads of the application must not delay results.
     limiter = anyio.CapacityLimiter(1)
-    return await anyio.to_thread.run_sync(to_response, value, max_bytes, True, abandon_on_cancel=True, limiter=limiter)
+    return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=True, limiter=limiter)
 
 
 def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONValue:
@@ -64,9 +72,9 @@ def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONVa
     """
     if isinstance(value, str):
         return _cut(value, max_bytes)
-    if isinstance(value, _PARTS):
+    if isinstance(value, PARTS):
         value = (value,)
-    if isinstance(value, list | tuple) and value and all(isinstance(part, _PARTS) for part in value):
+    if is_content(value):
         return _parts(tuple(value), max_bytes)
     try:
         if is_large and (beginning := _beginning(value, max_bytes)) is not None:
@@ -98,7 +106,12 @@ def with_note(result: ToolResult, note: str) -> ToolResult:
     return replace(result, response=f"{response}\n\n{note}")
 
 
-def _is_small(value: object) -> bool:
+def is_content(value: object) -> TypeGuard[Sequence[Part]]:
+    """Return whether a value is several content parts."""
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(part, PARTS) for part in value)
+
+
+def is_small(value: object) -> bool:
     """Return whether a value certainly has less than `LARGE` bytes, looking at no more than that."""
     remaining, pending = LARGE, [value]
     while pending and remaining >= 0:

@@ -137,6 +137,9 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     problem = f"the input schema of tool {item.name!r} is broken"
     try:
         item.validator  # noqa: B018  (evaluated to find a broken schema)
+        if item.output_schema is not None:
+            problem = f"the output schema of tool {item.name!r} is broken"
+            item.output_validator  # noqa: B018  (evaluated to find a broken schema)
         problem = f"the definition of tool {item.name!r} is not valid text"
         item.digest  # noqa: B018  (evaluated to find text that cannot be encoded)
     except ValueError as error:

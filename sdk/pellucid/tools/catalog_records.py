@@ -18,6 +18,7 @@ MAX_CATALOG: Final = 8 * 1024 * 1024
 
 _OPTIONS: Final = (
     "lazy", "serial", "idempotent", "timeout", "execution", "pending", "deadline", "heartbeat", "tags",
+    "on_invalid_output",
 )  # fmt: skip
 _DEFAULTS: Final = {field.name: field.default for field in fields(Tool)}
 
@@ -42,10 +43,10 @@ class CatalogListing:
 def catalog_json(listing: CatalogListing) -> str | None:
     """Return a catalogue as JSON with secrets masked, or None if it is larger than `MAX_CATALOG`.
 
-    The object has `provider_id` and `tools`, each with `name`, `description`, `parameters` and, unless it is the
-    default, the options of `Tool`; `needs_approval` is `"function"` if that decides, `source` has `kind` and `place`.
-    Tools of a vendor have `vendor`, `type` and `options`, built-in ones `is_meta`, agents `is_agent`. `omitted` is the
-    number of characters and items that bounds have removed, if there are any.
+    The object has `provider_id` and `tools`, each with `name`, `description`, `parameters`, `output_schema` if it has
+    one and, unless it is the default, the options of `Tool`; `needs_approval` is `"function"` if that decides, `source`
+    has `kind` and `place`. Tools of a vendor have `vendor`, `type` and `options`, built-in ones `is_meta`, agents
+    `is_agent`. `omitted` is the number of characters and items that bounds have removed, if there are any.
     """
     redactors = tuple(listing.policy.redactors) if listing.policy.mode != "full" else ()
     # Keys of definitions are schema words, as in `Recorder.definitions`.
@@ -54,6 +55,8 @@ def catalog_json(listing: CatalogListing) -> str | None:
     size = omitted = 0
     for tool in listing.tools:
         definition = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+        if tool.output_schema is not None:
+            definition["output_schema"] = tool.output_schema
         definition, definition_omitted = _clean({**definition, **_traits(tool)}, formats)
         options, options_omitted = _clean(_options(tool), redactors)
         texts.append(dumps({**definition, **options}))

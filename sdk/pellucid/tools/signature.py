@@ -34,6 +34,9 @@ MOST_TYPES: Final = 1024
 _OWN_KEYS: Final = frozenset({"$ref", "default", "description", "title"})
 """Keywords of a type's schema that pydantic merges with those of a parameter."""
 
+_UNSTRUCTURED: Final = (Any, str, type(None), bool, int, float, bytes, object, dict, list)
+"""Frequent types of results that have no output schema."""
+
 _GOOGLE: Final = GoogleParser()
 
 _OTHER_STYLES: Final = re.compile(r"^\s*(?:[:@.]|-{3})", re.MULTILINE)
@@ -60,12 +63,14 @@ class Signature:
         description: The docstring without its parameter section.
         parameters: Parameters by name, without the context.
         context_parameter: Name of the parameter that receives the context, or None.
+        returns: Type hint of the result; None if it says nothing of its structure.
     """
 
     name: str
     description: str
     parameters: Mapping[str, _Parameter]
     context_parameter: str | None
+    returns: Any
 
     @cached_property
     def input_schema(self) -> JSONObject:
@@ -77,7 +82,7 @@ class Signature:
         try:
             schema = _assembled(self.parameters)
             if schema is None:
-                schema = self._model.model_json_schema(schema_generator=_Untitled)
+                schema = self._model.model_json_schema(schema_generator=Untitled)
                 schema.pop("title", None)
         except PydanticUserError as error:
             raise ConfigError(f"tool {self.name!r}: a parameter's type has no JSON Schema: {error.message}") from error
@@ -147,7 +152,9 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
         parameters[parameter.name] = _Parameter(hint, default, described.get(parameter.name))
-    signature = Signature(name, (doc.description or "").strip(), parameters, context_parameter)
+    returns, description = hints.get("return"), (doc.description or "").strip()
+    returns = None if any(returns is kind for kind in _UNSTRUCTURED) else returns
+    signature = Signature(name, description, parameters, context_parameter, returns)
     signature.input_schema  # noqa: B018  (evaluated to find a type without a schema)
     return signature
 
@@ -192,7 +199,7 @@ def _schema_of(hint: Any, spelled: str) -> JSONObject | None:
     """
     if typing.get_origin(hint) is typing.Annotated:
         return None
-    schema = create_model("Parameter", value=(hint, ...)).model_json_schema(schema_generator=_Untitled)
+    schema = create_model("Parameter", value=(hint, ...)).model_json_schema(schema_generator=Untitled)
     value: JSONObject = schema["properties"]["value"]
     return None if "$defs" in schema or not _OWN_KEYS.isdisjoint(value) else value
 
@@ -203,8 +210,8 @@ def _is_plain(default: Any) -> bool:
     return kind in (str, bool, int, type(None)) or (kind is float and math.isfinite(default))
 
 
-class _Untitled(GenerateJsonSchema):
+class Untitled(GenerateJsonSchema):
     """JSON Schema without titles of properties, which only repeat the name and cost tokens."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: D102  (as in the base)
         return False

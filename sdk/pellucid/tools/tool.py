@@ -32,12 +32,15 @@ from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
 from pellucid.tools.functions import is_async, name_of, wrapped
-from pellucid.tools.schema import Validator
+from pellucid.tools.schema import OutputValidator, Validator
 from pellucid.types import DepsT, DepsT_contra, JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
 Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
 """Where an asynchronous call runs: in the background of the run, or in another process."""
+
+OnInvalidOutput: TypeAlias = Literal["error", "report"]
+"""What to do with a result that does not fit the output schema: withhold it, or let it through with an event."""
 
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext[Any]], bool | Awaitable[bool]]
@@ -131,6 +134,10 @@ class Tool(Generic[DepsT_contra]):
         deadline: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
         heartbeat: Seconds until a call in the background expires unless it calls `ctx.heartbeat()` or `ctx.progress()`.
         mode: How the tool is run; derived from `run` by default.
+        output_schema: JSON Schema of the results, which are checked; None if it is not known. Asynchronous calls have
+            none, because the model first reads that they are running.
+        on_invalid_output: What to do with a result that does not fit: `error` withholds it and tells the model where it
+            does not, `report` lets it through and emits `tool.output_invalid`; None does not check results.
         attributes: Additional attributes of its `execute_tool` spans.
     """
 
@@ -150,6 +157,8 @@ class Tool(Generic[DepsT_contra]):
     deadline: float | None = None
     heartbeat: float | None = None
     mode: DispatchMode | None = None
+    output_schema: JSONObject | None = field(default=None, repr=False)
+    on_invalid_output: OnInvalidOutput | None = "error"
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +166,11 @@ class Tool(Generic[DepsT_contra]):
             object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
         if self.execution is not None or (self.pending, self.deadline, self.heartbeat) != ("continue", None, None):
             self._check_execution()
+        if self.on_invalid_output not in ("error", "report", None):
+            raise ConfigError(
+                f"Tool({self.name!r}): unknown on_invalid_output {self.on_invalid_output!r}; "
+                f"use 'error', 'report' or None"
+            )
 
     def _check_execution(self) -> None:
         """Reject options of asynchronous calls that have no meaning together.
@@ -173,6 +187,9 @@ class Tool(Generic[DepsT_contra]):
             "deadline needs execution; use timeout": self.deadline is not None and self.execution is None,
             "heartbeat needs execution='same-invocation'": self.heartbeat is not None and not is_background,
             "a serial tool cannot run in the background; remove one of them": self.serial and is_background,
+            "output_schema has no meaning with execution, because the model reads that the call is running": (
+                self.execution is not None and self.output_schema is not None
+            ),
         }
         if problem := next((problem for problem, applies in problems.items() if applies), None):
             options = ("execution", "pending", "deadline", "heartbeat", "serial")
@@ -199,7 +216,12 @@ class Tool(Generic[DepsT_contra]):
     @cached_property
     def definition(self) -> ToolDefinition:
         """Definition of the tool, as a model sees it."""
-        return ToolDefinition(name=self.name, description=self.description, parameters=self.input_schema)
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            parameters=self.input_schema,
+            output_schema=self.output_schema,
+        )
 
     @property
     def digest(self) -> bytes:
@@ -225,6 +247,15 @@ class Tool(Generic[DepsT_contra]):
             ValueError: `input_schema` is invalid.
         """
         return Validator(self.input_schema)
+
+    @cached_property
+    def output_validator(self) -> OutputValidator:
+        """Validator of results, for a tool with an output schema.
+
+        Raises:
+            ValueError: `output_schema` is invalid.
+        """
+        return OutputValidator(self.output_schema)
 
 
 def digest_of(definition: ToolDefinition) -> bytes:
@@ -354,6 +385,8 @@ class ToolOptions(TypedDict, total=False):
     pending: Literal["continue", "wait"]
     deadline: float | None
     heartbeat: float | None
+    output_schema: JSONObject | None
+    on_invalid_output: OnInvalidOutput | None
 
 
 @overload
@@ -403,6 +436,9 @@ def tool(
         pending: `continue` or `wait`; see `Tool`.
         deadline: Seconds until an asynchronous call expires.
         heartbeat: Seconds until a call in the background expires unless it shows that it is alive.
+        output_schema: JSON Schema of the results; by default that of the annotated return type, if it is structured: a
+            model, a dataclass, a typed dictionary, or a list or dictionary of a type.
+        on_invalid_output: What to do with a result that does not fit: `error`, `report`, or None; see `Tool`.
 
     Raises:
         ConfigError: an option has no meaning, the function's parameters cannot be described in JSON Schema, or it is
@@ -418,6 +454,11 @@ def tool(
                 f"apply @tool last, above other decorators, or change a tool's options with dataclasses.replace"
             )
         signature = signature_of(function, context_type=ToolContext)
+        known = options
+        if signature.returns is not None and "output_schema" not in options and options.get("execution") is None:
+            from pellucid.tools.output_schema import output_schema_of
+
+            known = {**options, "output_schema": output_schema_of(signature.returns)}
         return FunctionTool(
             function=function,
             takes_context=signature.context_parameter is not None,
@@ -426,7 +467,7 @@ def tool(
             input_schema=signature.input_schema,
             run=_bound(function, signature.bind),
             tags=tuple(tags),
-            **options,
+            **known,
         )
 
     return create if function is None else create(function)
