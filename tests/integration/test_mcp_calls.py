@@ -54,6 +54,8 @@ from support.processes import python
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from pellucid_exporters.testing import Captured
+
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.integration,
@@ -357,3 +359,63 @@ async def test_the_model_gets_each_thing_once(content: list[Any], data: Any, val
     [same] = [part for message in load_messages(dump_messages(result.messages)) for part in message.parts][2:3]
     assert same == part
     assert len(json.dumps(part.to_dict())) < 1.1 * max(len(json.dumps(FILE)), len(IMAGE)) + 200
+
+
+# --- output schemas ---------------------------------------------------------------------------------------------------
+
+COUNT = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+
+
+def counting_server(listings: list[str], *answers: Any) -> Any:
+    """Return a server with a tool `count` of an output schema, which gives these structured contents in turn."""
+    left = iter(answers)
+
+    def pages(cursor: str | None) -> ListToolsResult:
+        listings.append("tools/list")
+        return ListToolsResult(tools=[tool_of("count").model_copy(update={"output_schema": COUNT}), tool_of("plain")])
+
+    def call(name: str, arguments: dict[str, Any]) -> CallToolResult:
+        data = next(left)
+        return CallToolResult(content=[TextContent(text=json.dumps(data))], structured_content=data)
+
+    return listing_server(pages, call)
+
+
+async def run_counting(provider: MCPProvider, calls: int) -> list[ToolResult]:
+    """Return the results of some calls of `count`."""
+    model = ScriptedModel(*[ToolCall("count", {})] * calls, "done")
+    with anyio.fail_after(60):
+        run = await Agent("a", model=model, providers=[provider]).run("x")
+        await provider.aclose()
+    return [part for message in run.messages for part in message.tool_results]
+
+
+async def test_the_output_schema_of_a_server_s_tool_is_kept() -> None:
+    """As the server lists it; other tools have none."""
+    provider = MCPProvider.connect(counting_server([]), id="demo")
+    with anyio.fail_after(60):
+        tools = await tools_of(provider)
+        await provider.aclose()
+    assert (tools["count"].output_schema, tools["plain"].output_schema) == (COUNT, None)
+
+
+async def test_structured_content_that_does_not_fit_is_an_error() -> None:
+    """It names the path and no value; the server is not asked for its tools again."""
+    listings: list[str] = []
+    provider = MCPProvider.connect(counting_server(listings, {"count": 1}, {"count": "hunter2"}), id="demo", ttl=60)
+    fits, misfit = await run_counting(provider, 2)
+    assert fits.response == {"count": 1}
+    problem = 'count: the value is not of type "integer"'
+    assert misfit.response == f"The result of 'count' does not fit its output schema, and is withheld: {problem}."
+    assert misfit.is_error
+    assert listings == ["tools/list"]
+
+
+@pytest.mark.parametrize("option", ["report", None])
+async def test_structured_content_that_does_not_fit_may_be_let_through(telemetry: Captured, option: Any) -> None:
+    """With `on_invalid_output="report"` telemetry has the misfit; with None nobody looks."""
+    server = counting_server([], {"count": "two"})
+    [result] = await run_counting(MCPProvider.connect(server, id="demo", on_invalid_output=option), 1)
+    assert (result.is_error, result.response) == (False, {"count": "two"})
+    names = [event.name for event in telemetry.span("execute_tool count").events]
+    assert names == (["tool.output_invalid"] if option else [])

@@ -13,7 +13,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from mcp import Client, MCPError
 from mcp.client import IncomingMessage
 from mcp.client.subscriptions import Subscription, SubscriptionLost
-from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp_types import CONNECTION_CLOSED, CallToolResult, Implementation, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import context as otel_context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
@@ -303,7 +303,10 @@ class Connection:
                 client_info=Implementation(name="pellucid", version=__version__),
             )
             with self._opening.observed():
-                return await stack.enter_async_context(client)
+                await stack.enter_async_context(client)
+                # Dispatch checks results, by what was listed and without values; the SDK might list the tools for it.
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+                return client
         finally:
             otel_context.detach(token)
 
@@ -347,3 +350,7 @@ class Connection:
 
 def _ignore(_name: str, _value: AttributeValue) -> None:
     """Drop an attribute: connecting has no span of its own."""
+
+
+async def _unchecked(name: str, result: CallToolResult) -> None:
+    """Take a result as it is."""

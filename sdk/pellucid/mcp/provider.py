@@ -34,7 +34,7 @@ from pellucid.providers.hub import check_not_negative
 from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
-from pellucid.tools.tool import BrokenTool
+from pellucid.tools.tool import BrokenTool, OnInvalidOutput
 from pellucid.types import JSONObject, JSONValue
 
 _CLOSED: Final = "the provider was closed; create a new one"
@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     patience: float | None
     tell_model: bool
     on_invalid: OnInvalid
+    on_invalid_output: OnInvalidOutput | None
 
 
 class MCPProvider:
@@ -83,6 +84,8 @@ class MCPProvider:
             that. Then the run goes on with the previous listing, if there is one, or without the server's tools.
         tell_model: Whether the instructions mention a server whose tools are missing for lack of patience.
         on_invalid: `quarantine` leaves invalid tools out and emits an event, instead of failing.
+        on_invalid_output: What to do with a result that does not fit the output schema that the server lists: `error`,
+            `report` or None, as for `Tool`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -106,6 +109,7 @@ class MCPProvider:
         patience: float | None = None,
         tell_model: bool = False,
         on_invalid: OnInvalid = "fail",
+        on_invalid_output: OnInvalidOutput | None = "error",
     ) -> None:
         if not id:
             raise ConfigError("MCPProvider(id=''): give the server a name; spans, metrics and tool names carry it")
@@ -121,6 +125,7 @@ class MCPProvider:
         self.timeout = timeout
         self.patience = patience
         self.on_invalid = on_invalid
+        self._on_invalid_output = on_invalid_output
         self.server_address = target.address
         self.server_port = target.port
         self._target = target
@@ -292,6 +297,8 @@ class MCPProvider:
             name=name,
             description=tool.description or tool.title or "",
             input_schema=tool.input_schema,
+            output_schema=tool.output_schema,
+            on_invalid_output=self._on_invalid_output,
             run=run,
             source=Mcp(self.id),
             timeout=self._call_timeout,
