@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -313,6 +314,33 @@ async def test_server_tools_are_sent_as_they_are() -> None:
     assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
     assert "toolConfig" not in await sent(request, "gemini-2.5-flash", server_tools=tools)
     assert "toolConfig" not in await sent(ASKED, server_tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("schema", "member", "definitions"),
+    [
+        ({"type": "array", "items": {"type": "integer"}}, {"type": "array", "items": {"type": "integer"}}, None),
+        (
+            {"$defs": {"A": {"type": "object"}}, "type": "array", "items": {"$ref": "#/$defs/A"}},
+            {"type": "array", "items": {"$ref": "#/$defs/A"}},
+            {"A": {"type": "object"}},
+        ),
+    ],
+)
+async def test_the_schema_of_a_tool_s_results_is_sent(schema: Any, member: Any, definitions: Any) -> None:
+    """It is that of the member of the response which has the result; definitions stay where references lead."""
+    body = await sent(ModelRequest(messages=ASKED.messages, tools=[NOW, replace(NOW, name="x", output_schema=schema)]))
+    without, with_schema = body["tools"][0]["functionDeclarations"]
+    assert "response_json_schema" not in without
+    found = {"type": "object", "properties": {"result": member}}
+    assert with_schema["response_json_schema"] == ({**found, "$defs": definitions} if definitions else found)
+
+
+async def test_a_schema_of_results_that_cannot_be_moved_is_not_sent() -> None:
+    """Its references lead to its root, which is elsewhere in the declaration."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "#/properties/a"}}}
+    body = await sent(ModelRequest(messages=ASKED.messages, tools=[replace(NOW, output_schema=schema)]))
+    assert "response_json_schema" not in body["tools"][0]["functionDeclarations"][0]
 
 
 async def test_provider_tools_are_sent_in_the_vendor_s_form() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -552,7 +553,8 @@ async def test_settings_that_the_api_lacks_are_refused(server: VendorServer, mod
 async def test_tools_are_sent_as_they_are(server: VendorServer, model: OpenAIModel) -> None:
     """Those that the server runs too."""
     asked = OpenAIModel("m", base_url=server.url, server_tools=[{"type": "browser_search"}])
-    body = await sent(server, asked, *ASKED.messages, tools=[ADD, LOOSE])
+    loose = replace(LOOSE, output_schema={"type": "object"})  # which this API does not take
+    body = await sent(server, asked, *ASKED.messages, tools=[ADD, loose])
     functions = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in (ADD, LOOSE)
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -511,6 +512,13 @@ async def test_server_tools_are_sent_as_they_are(server: VendorServer) -> None:
     assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
     assert body["tools"][1] == search
     await model.aclose()
+
+
+async def test_the_schema_of_a_tool_s_results_is_sent(server: VendorServer, model: OpenAIModel) -> None:
+    """Where a tool has one; this API takes it."""
+    schema = {"type": "object", "properties": {"sum": {"type": "number"}}}
+    body = await sent(server, model, *ASKED.messages, tools=[ADD, replace(ADD, name="sum", output_schema=schema)])
+    assert [tool.get("output_schema") for tool in body["tools"]] == [None, schema]
 
 
 async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer) -> None:

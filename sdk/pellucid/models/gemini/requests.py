@@ -31,6 +31,7 @@ from pellucid.messages import (
 )
 from pellucid.models.base import ModelRequest, Settings
 from pellucid.models.http import refuse_unknown
+from pellucid.types import JSONObject
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "max_tokens": "max_output_tokens",
@@ -44,6 +45,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 _LEVELS: Final = tuple(level.value.lower() for level in types.ThinkingLevel if "UNSPECIFIED" not in level.value)
+
+_RESULT: Final = "result"
+"""Member of a response that has the result of a tool."""
+
+_DEFINITIONS: Final = "#/$defs/"
 
 _UNSIGNED: Final = b"skip_thought_signature_validator"
 """Signature for calls of another model, as Google documents it."""
@@ -153,7 +159,7 @@ class Dialect:
         return types.FunctionResponse(
             id=self._own(call).get("id") if call is not None else None,
             name=name,
-            response={"error" if result.is_error else "result": value},
+            response={"error" if result.is_error else _RESULT: value},
             parts=media or None,
         )
 
@@ -192,12 +198,25 @@ def functions(tools: Sequence[ToolDefinition]) -> list[types.Tool]:
     """Return the declarations of the tools that the model may call."""
     declarations = [
         types.FunctionDeclaration(
-            name=tool.name, description=tool.description or None, parameters_json_schema=tool.parameters
+            name=tool.name,
+            description=tool.description or None,
+            parameters_json_schema=tool.parameters,
+            response_json_schema=_response_schema(tool.output_schema) if tool.output_schema is not None else None,
         )
         for tool in tools
         if not isinstance(tool, ProviderToolDefinition)
     ]
     return [types.Tool(function_declarations=declarations)] if declarations else []
+
+
+def _response_schema(schema: JSONObject) -> JSONObject | None:
+    """Return the schema of a response, which has the result as a member; None if references lead to its root."""
+    text = json.dumps(schema)
+    if text.count('"$ref": "') != text.count(f'"$ref": "{_DEFINITIONS}'):
+        return None
+    member = {key: value for key, value in schema.items() if key != "$defs"}
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return {"type": "object", "properties": {_RESULT: member}, **definitions}
 
 
 def provider_tools(model: str, tools: Sequence[ToolDefinition]) -> list[types.Tool]:

@@ -311,7 +311,8 @@ def _tool(tool: ToolDefinition) -> JSONObject:
     if isinstance(tool, ProviderToolDefinition):
         return {"type": tool.type, **_DEFAULTS.get(tool.type, {}), **tool.options}
     function: JSONObject = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", **function, "strict": is_strict(tool.parameters)}
+    described = {"output_schema": tool.output_schema} if tool.output_schema is not None else {}
+    return {"type": "function", **function, "strict": is_strict(tool.parameters), **described}
 
 
 def _tool_name(item: Mapping[str, Any]) -> str:
