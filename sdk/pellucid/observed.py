@@ -158,11 +158,11 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
             b.output(result.to_dict()["response"])
             return result
 
-    def listed_schema(self, name: str) -> JSONObject | None:
-        """Return the input schema of a tool of the list that the provider's identity got last; None if it has none."""
+    def listed_tool(self, name: str) -> Tool[DepsT_contra] | None:
+        """Return a tool of the list that the provider's identity got last; None if it is not in it."""
         catalog = self._listed.get(audience_of(DiscoveryContext(identity=self._identity)))
         binding = catalog.find_listed(name) if catalog is not None else None
-        return binding.tool.input_schema if binding is not None else None
+        return binding.tool if binding is not None else None
 
     async def explain(self, ctx: ExplainContext) -> None:
         """Add the wrapped provider's reasons."""

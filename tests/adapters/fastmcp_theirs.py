@@ -9,7 +9,7 @@ from pathlib import Path
 from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError
 
-from pellucid import Agent, DiscoveryProvider
+from pellucid import Agent, DiscoveryContext, DiscoveryProvider
 from pellucid.adapters.fastmcp import FastMCPHub
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
@@ -41,6 +41,8 @@ async def main() -> None:
         results = answered([part for message in run.messages for part in message.parts])
         assert results["count"].response == {"count": 20}, results
         assert results["refuse"].is_error
+        schemas = {tool.name: tool.output_schema for tool in await provider.list_tools(DiscoveryContext())}
+        assert schemas["count"] == {"type": "object", "additionalProperties": {"type": "integer"}}, schemas
         assert "no such floor" in str(results["refuse"].response)
         assert len(telemetry.find("discover_tools rooms")) == 2
         assert len(telemetry.find("execute_tool")) == 2

@@ -23,7 +23,9 @@ def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Call every tool, then answer."""
     if len(messages) > 1:
         return ModelResponse([TextPart("done")])
-    assert {tool.name for tool in info.function_tools} == {"rooms", "picture", "broken", "pay"}
+    found = {tool.name: tool for tool in info.function_tools}
+    assert found.keys() == {"rooms", "picture", "broken", "pay"}
+    assert '"type": "integer"' in str(found["rooms"].description), found["rooms"]
     calls = {"rooms": {"floor": 2}, "picture": {}, "broken": {}, "pay": {"amount": 3}}
     return ModelResponse([ToolCallPart(name, arguments, name) for name, arguments in calls.items()])
 
@@ -33,7 +35,9 @@ async def theirs() -> None:
     with capture() as telemetry:
         hub, provider = shop()
         agent = Agent(
-            FunctionModel(model), toolsets=[PellucidToolset(provider)], output_type=[str, DeferredToolRequests]
+            FunctionModel(model),
+            toolsets=[PellucidToolset(provider).include_return_schemas()],
+            output_type=[str, DeferredToolRequests],
         )
         paused = await agent.run("x")
         assert isinstance(paused.output, DeferredToolRequests), paused.output

@@ -17,7 +17,7 @@ from pellucid.adapters.strands import PellucidTools
 from pellucid_exporters.testing import capture
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from adapters.shop import check, shop
+from adapters.shop import check, rooms, shop
 
 CALLS = {"rooms": {"floor": 2}, "picture": {}, "broken": {}, "pay": {"amount": 3}}
 
@@ -46,6 +46,10 @@ class Scripted(Model):
             yield {"messageStop": {"stopReason": "end_turn"}}
             return
         assert {spec["name"] for spec in tool_specs} == set(CALLS)
+        assert {spec["name"]: spec.get("outputSchema") for spec in tool_specs} == {
+            **dict.fromkeys(CALLS),
+            "rooms": {"json": rooms.output_schema},
+        }
         for name, given in CALLS.items():
             yield {"contentBlockStart": {"start": {"toolUse": {"name": name, "toolUseId": name}}}}
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(given)}}}}

@@ -20,12 +20,14 @@ from pellucid import (
     BlobPart,
     DiscoveryError,
     DiscoveryProvider,
+    Limits,
     TextPart,
     ToolCall,
     ToolContext,
     ToolRegistry,
     Verdict,
     observe,
+    static_tools,
     tool,
 )
 from pellucid.adapters.mcp_server import agent_tools, mcp_server
@@ -113,6 +115,39 @@ async def test_a_client_uses_a_provider(telemetry: Captured) -> None:
     served = [span for span in telemetry.find("execute_tool rooms") if "pellucid.run.id" not in (span.attributes or {})]
     assert len(served) == 1
     assert {span.context.trace_id for span in telemetry.spans} == {served[0].context.trace_id}
+
+
+@pytest.mark.anyio
+async def test_a_client_gets_output_schemas() -> None:
+    """With the structured content that fits; a schema that is not of an object is not served, as MCP forbids it."""
+
+    @tool
+    def floors() -> list[int]:
+        """List the floors."""
+        return [1, 2]
+
+    server = mcp_server(static_tools([rooms, floors]))
+    with anyio.fail_after(60):
+        async with Client(server) as client:
+            listed = {each.name: each for each in (await client.list_tools()).tools}
+            counted = await client.call_tool("rooms", {"floor": 2})
+            listing = await client.call_tool("floors", {})
+    assert listed["rooms"].output_schema == rooms.output_schema
+    assert rooms.output_schema == {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert counted.structured_content == {"count": 20}
+    assert (listed["floors"].output_schema, listing.structured_content) == (None, None)
+
+
+@pytest.mark.anyio
+async def test_a_cut_result_of_an_output_schema_is_an_error_for_clients() -> None:
+    """They would refuse one without the promised data; so they get what is left of it."""
+    server = mcp_server(observe(static_tools([rooms]), limits=Limits(max_result_bytes=5)))
+    with anyio.fail_after(60):
+        async with Client(server) as client:
+            await client.list_tools()
+            result = await client.call_tool("rooms", {"floor": 2})
+    assert result.is_error
+    assert "[cut: 13 bytes in all" in str(result.content)
 
 
 @pytest.mark.anyio

@@ -24,17 +24,29 @@ def text_of(result: ToolResult) -> str:
     return result.response if isinstance(result.response, str) else json.dumps(result.response, ensure_ascii=False)
 
 
-def mcp_result(result: ToolResult) -> JSONObject:
-    """Return a result as the JSON of an MCP `CallToolResult`."""
+def mcp_result(result: ToolResult, tool: Tool[Any] | None = None) -> JSONObject:
+    """Return a result as the JSON of an MCP `CallToolResult`.
+
+    Without the data that the output schema of its `tool` promises, because they were cut, it is an error: clients would
+    refuse it, and not see what is left.
+    """
     parts = result.response if isinstance(result.response, tuple) else (TextPart(text_of(result)),)
     structured = result.response if isinstance(result.response, dict) else result.structured
-    answer: JSONObject = {"content": [_block(part) for part in parts], "isError": result.is_error}
-    return {**answer, "structuredContent": structured} if isinstance(structured, dict) else answer
+    content = [_block(part) for part in parts]
+    if isinstance(structured, dict):
+        return {"content": content, "isError": result.is_error, "structuredContent": structured}
+    return {"content": content, "isError": result.is_error or (tool is not None and _serves_output(tool))}
 
 
 def mcp_tool(tool: Tool[Any]) -> JSONObject:
-    """Return a tool as the JSON of an MCP `Tool`."""
-    return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+    """Return a tool as the JSON of an MCP `Tool`, with its output schema if that is of an object."""
+    described = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+    return {**described, "outputSchema": tool.output_schema} if _serves_output(tool) else described
+
+
+def _serves_output(tool: Tool[Any]) -> bool:
+    """Return whether clients get the output schema; protocols before 2026-07-28 allow only one of an object."""
+    return tool.output_schema is not None and tool.output_schema.get("type") == "object"
 
 
 def _block(part: Part) -> JSONObject:

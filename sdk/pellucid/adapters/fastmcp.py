@@ -33,6 +33,7 @@ class FastMCPHub:
                 name=tool.name,
                 description=tool.description or "",
                 input_schema=tool.input_schema,
+                output_schema=tool.output_schema,
                 run=partial(self._call, tool.name),
             )
             for tool in listed

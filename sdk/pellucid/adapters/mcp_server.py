@@ -12,6 +12,7 @@ from pellucid.errors import ConfigError, DiscoveryError, PolicyHalt
 from pellucid.failures import error_type_of
 from pellucid.providers import ToolProvider
 from pellucid.providers.wrappers import StaticTools
+from pellucid.types import JSONObject
 
 try:
     from mcp.server.lowlevel import Server
@@ -65,14 +66,18 @@ def mcp_server(provider: ToolProvider[None], *, name: str | None = None, version
     async def call_tool(ctx: object, params: CallToolRequestParams) -> CallToolResult:
         with _refusing(source.id):
             result = await source.call_tool(params.name, params.arguments or {})
-        return CallToolResult.model_validate(mcp_result(result))
+        return CallToolResult.model_validate(mcp_result(result, source.listed_tool(params.name)))
+
+    def input_schema(name: str) -> JSONObject | None:
+        tool = source.listed_tool(name)
+        return tool.input_schema if tool is not None else None
 
     return Server(
         name or source.id,
         version=version,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        get_tool_input_schema=source.listed_schema,  # otherwise the SDK lists the tools before each call over HTTP
+        get_tool_input_schema=input_schema,  # otherwise the SDK lists the tools before each call over HTTP
     )
 
 

@@ -53,6 +53,8 @@ class _PellucidTool(AgentTool):
         self.tool_name = tool.name
         schema = {"json": tool.input_schema}
         self.tool_spec = {"name": tool.name, "description": tool.description or tool.name, "inputSchema": schema}
+        if tool.output_schema is not None:
+            self.tool_spec["outputSchema"] = {"json": tool.output_schema}
 
     async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """Call the tool."""

@@ -44,6 +44,7 @@ class PellucidToolset(AbstractToolset[AgentDepsT]):
             name=tool.name,
             description=tool.description,
             parameters_json_schema=tool.input_schema,
+            return_schema=tool.output_schema,
             kind="unapproved" if tool.needs_approval else "function",
             sequential=tool.serial,
         )
