@@ -433,6 +433,37 @@ class IdempotencyConflict(StoreError):
         self.key = key
 
 
+class ConversationBusy(StoreError):
+    """A run was submitted to a conversation in which another run has not ended.
+
+    Attributes:
+        run_id: The run that has not ended.
+    """
+
+    error_type = "conversation_busy"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"run {run_id!r} of this conversation has not ended; wait for it or cancel it, or let runs queue with "
+            f'DurableRuns(conversations="queue")'
+        )
+        self.run_id = run_id
+
+
+class UnknownConversation(StoreError):
+    """A store has no conversation of that id, of that principal.
+
+    Attributes:
+        conversation_id: The id.
+    """
+
+    error_type = "unknown_conversation"
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(f"there is no conversation {conversation_id!r} of this principal; submit a run to it first")
+        self.conversation_id = conversation_id
+
+
 class DuplicateKey(StoreError):
     """A journal entry or a call was written twice.
 

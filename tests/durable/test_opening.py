@@ -75,6 +75,29 @@ def test_contents_outlive_the_store(location: Location) -> None:
     anyio.run(claim, backend="trio")
 
 
+async def migrate_while_in_use(location: Location) -> None:
+    """Open a store of version 2 that another process is using."""
+    async with location.open() as older:
+        claim = await claimed(older)
+        for table in ("turns", "conversations"):
+            location.execute(f"DROP TABLE {table}")
+        location.execute("UPDATE schema_version SET version = 2")
+        async with location.open() as newer:
+            await older.append(claim, "step", 1)
+            await older.finish(claim, "completed", {"output": "x"})
+            submissions = [
+                await newer.submit(run_id, "agent", None, conversation="c", if_busy="queue") for run_id in ("a", "b")
+            ]
+            assert [submission.run.status for submission in submissions] == ["due", "queued"]
+            assert [turn.run.id for turn in (await older.conversation("c")).turns] == ["a", "b"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_version_2(location: Location, backend: str) -> None:
+    """A store of version 2 is migrated while it is used, and has conversations then."""
+    anyio.run(migrate_while_in_use, location, backend=backend)
+
+
 @pytest.mark.parametrize("statement", ["UPDATE schema_version SET version = 99", "DELETE FROM schema_version"])
 def test_other_versions(location: Location, statement: str) -> None:
     """A schema of a version that is not known is refused by name, and left alone."""
@@ -85,11 +108,11 @@ def test_other_versions(location: Location, statement: str) -> None:
 
     anyio.run(open_it)
     location.execute(statement)
-    with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 2"):
+    with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 3"):
         anyio.run(open_it)
 
 
-def test_a_store_of_the_version_before(location: Location) -> None:
+def test_a_store_of_version_1(location: Location) -> None:
     """It is brought forward when it is opened, also by several processes at once, and keeps its runs."""
 
     async def prepare() -> None:
@@ -112,7 +135,8 @@ def test_a_store_of_the_version_before(location: Location) -> None:
             await store.__aexit__(None, None, None)
 
     anyio.run(prepare)
-    location.execute("DROP TABLE callbacks")
+    for table in ("callbacks", "turns", "conversations"):
+        location.execute(f"DROP TABLE {table}")
     location.execute("UPDATE schema_version SET version = 1")
     anyio.run(use)
 

@@ -81,12 +81,14 @@ async def test_a_run_is_answered_with_its_state(telemetry: Captured) -> None:
     [run] = telemetry.find("invoke_agent a")
     assert run.attributes is not None
     assert state.pop("usage").keys() >= {"input_tokens", "output_tokens"}
+    assert [message["role"] for message in state.pop("messages")] == ["user", "assistant", "tool", "assistant"]
     assert (answer.status_code, state) == (
         200,
         {
             "id": run.attributes["pellucid.run.id"],
             "agent": "a",
             "status": "completed",
+            "conversationId": "c",
             "passes": 1,
             "output": "Hello.",
             "stopReason": "stop",

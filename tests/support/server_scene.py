@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,19 +13,19 @@ import httpx
 import uvicorn
 
 from pellucid import Agent, Tool
-from pellucid.durable import open_store
 from pellucid.durable_runs import Callbacks, CallTokens, Completion, DurableRuns
 from pellucid.server import create_app
 from support.processes import PATIENCE
+from support.stores import Location
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     from starlette.applications import Starlette
 
     from pellucid import ToolContext
     from pellucid.context import ExternalCall
+    from pellucid.durable_runs.conversations import Conversations
 
 KEY = "k" * 32
 BASE = "http://127.0.0.1"
@@ -40,11 +41,11 @@ class Scene:
         callbacks: How states are delivered to callback URLs.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Location) -> None:
         self.jobs: list[ExternalCall] = []
         self.tokens = CallTokens(KEY)
         self.callbacks: Callbacks | None = None
-        self._path = path
+        self._location = Location(f"sqlite:///{path}/runs.db") if isinstance(path, Path) else path
         self.http: httpx.AsyncClient
         self.app: Starlette
         self.runs: DurableRuns
@@ -59,11 +60,18 @@ class Scene:
         return Tool(name="job", run=enqueue, execution="external-dispatch", **options)
 
     @asynccontextmanager
-    async def serve(self, *agents: Agent[Any, Any], **options: Any) -> AsyncIterator[Scene]:
+    async def serve(
+        self, *agents: Agent[Any, Any], conversations: Conversations = "refuse", **options: Any
+    ) -> AsyncIterator[Scene]:
         """Serve agents within the context."""
-        async with open_store(f"sqlite:///{self._path}/runs.db") as store:
-            completion = Completion(BASE, self.tokens)
-            self.runs = DurableRuns(store, agents, completion=completion, callbacks=self.callbacks)
+        async with self._location.open() as store:
+            self.runs = DurableRuns(
+                store,
+                agents,
+                completion=Completion(BASE, self.tokens),
+                callbacks=self.callbacks,
+                conversations=conversations,
+            )
             self.app = create_app(self.runs, **{"tokens": self.tokens, **options})
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with (

@@ -9,6 +9,7 @@ from pellucid.durable.records import (
     Cancellation,
     Changes,
     Claim,
+    ConversationPage,
     DueRuns,
     EventPage,
     JournalEntry,
@@ -26,6 +27,7 @@ from pellucid.durable.records import (
     Statistics,
     StoredEvent,
     Submission,
+    Turn,
 )
 from pellucid.durable.store import RunStore
 from pellucid.durable.stores import PostgresStore, SQLiteStore, open_store
@@ -40,6 +42,7 @@ __all__ = [
     "Cancellation",
     "Changes",
     "Claim",
+    "ConversationPage",
     "DueRuns",
     "Encoded",
     "EventPage",
@@ -61,5 +64,6 @@ __all__ = [
     "Statistics",
     "StoredEvent",
     "Submission",
+    "Turn",
     "open_store",
 ]

@@ -17,7 +17,7 @@ from pellucid.durable.records import (
     RunSummary,
     Statistics,
 )
-from pellucid.durable.values import call_record, dump, journal_entry, run_record, run_summary, stored_event
+from pellucid.durable.values import call_record, dump, journal_entry, run_record, run_summary, status_of, stored_event
 from pellucid.errors import UnknownRun
 
 
@@ -36,7 +36,8 @@ def list_runs(tx: Transaction, status: RunStatus | None, limit: int, after: str 
             raise UnknownRun(after)
         created_at, last_id = row["created_at"], after
     statement = "list_all_runs" if status is None else "list_runs"
-    rows = tx.all(statement, status=status, created_at=created_at, id=last_id, limit=limit)
+    stored, is_queued = ("due", 1) if status == "queued" else (status, 0)
+    rows = tx.all(statement, status=stored, is_queued=is_queued, created_at=created_at, id=last_id, limit=limit)
     return tuple(map(run_summary, rows))
 
 
@@ -72,7 +73,7 @@ def events(tx: Transaction, run_id: str, after: int, limit: int) -> EventPage:
     if row is None:
         raise UnknownRun(run_id)
     rows = tx.all("list_events", run_id=run_id, after=after, limit=limit + 1)
-    return EventPage(tuple(map(stored_event, rows[:limit])), len(rows) > limit, row["status"])
+    return EventPage(tuple(map(stored_event, rows[:limit])), len(rows) > limit, status_of(row))
 
 
 def has_events(tx: Transaction, run_id: str, after: int) -> bool:
@@ -92,7 +93,7 @@ def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
     """Return what the store holds."""
     counts = tx.all("count_open_runs" if is_open_only else "count_runs")
     return Statistics(
-        runs={row["status"]: row["number"] for row in counts},
+        runs={"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts},
         pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
         due=tuple(DueRuns(**row) for row in tx.all("count_due")),
         callback_age=age["age"] if (age := tx.one("callback_age")) is not None else None,

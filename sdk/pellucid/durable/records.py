@@ -7,8 +7,9 @@ from typing import Final, Literal, TypeAlias
 
 from pellucid.types import JSONValue
 
-RunStatus: TypeAlias = Literal["due", "running", "waiting", "completed", "failed", "cancelled"]
-"""`due` can be claimed; `running` has been; `waiting` has calls that are processing; the others are final."""
+RunStatus: TypeAlias = Literal["queued", "due", "running", "waiting", "completed", "failed", "cancelled"]
+"""`queued` waits for the runs before it in its conversation; `due` can be claimed; `running` has been; `waiting` has
+calls that are processing; the others are final."""
 
 FINAL: Final[frozenset[RunStatus]] = frozenset({"completed", "failed", "cancelled"})
 """Statuses of runs that have ended."""
@@ -242,6 +243,8 @@ class Claim:
         calls: All calls of the run, in order of registration.
         expired_leases: Leases of the run that have expired in a row without progress, the one before this claim
             included.
+        conversation: The conversation to which the run belongs, if any.
+        turn: Place of the run in it.
     """
 
     run: RunRecord
@@ -252,6 +255,40 @@ class Claim:
     journal: tuple[JournalEntry, ...]
     calls: tuple[CallRecord, ...]
     expired_leases: int = 0
+    conversation: str | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A run of a conversation.
+
+    Attributes:
+        number: Place in the conversation; it grows, with gaps.
+        run: The run.
+        journal: Entries that the checkpoint does not contain, if the run failed or was cancelled.
+        calls: Its calls; empty if it is completed.
+    """
+
+    number: int
+    run: RunRecord
+    journal: tuple[JournalEntry, ...]
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationPage:
+    """Runs of a conversation in order.
+
+    Attributes:
+        turns: The runs.
+        has_more: Whether there are earlier ones.
+        open_run: Id of the run that has started or starts next, and has not ended; None if all runs have ended.
+    """
+
+    turns: tuple[Turn, ...]
+    has_more: bool
+    open_run: str | None
 
 
 @dataclass(frozen=True, slots=True)

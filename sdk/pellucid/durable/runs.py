@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, cast
 
+from pellucid.durable import conversations
+from pellucid.durable.conversations import IfBusy
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import FINAL, CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
 from pellucid.durable.values import (
@@ -16,6 +18,7 @@ from pellucid.durable.values import (
     dump_optional,
     journal_entry,
     run_record,
+    status_of,
     storable,
 )
 from pellucid.errors import DuplicateKey, Fenced, IdempotencyConflict, UnknownRun
@@ -36,11 +39,16 @@ def submit(
     run_id: str,
     agent: str,
     request: JSONValue,
+    *,
     idempotency_key: str | None,
     trace: JSONValue,
     callback: str | None,
+    conversation: str | None,
+    if_busy: IfBusy,
 ) -> Submission:
     """Insert a run, or find the one that was submitted before with the same id or key."""
+    place = conversations.next_place(tx, conversation) if conversation is not None else None
+    is_queued = place is not None and place.open_run is not None
     digest = digest_of(agent, request, *([callback] if callback is not None else []))
     row = tx.one(
         "insert_run",
@@ -50,11 +58,15 @@ def submit(
         digest=digest,
         idempotency_key=idempotency_key,
         trace=dump_optional(trace),
+        is_queued=int(is_queued),
     )
     if row is not None:
+        if place is not None:
+            conversations.take(tx, run_id, place, if_busy)
         if callback is not None:
             tx.all("insert_callback", run_id=run_id, url=callback)
-        tx.notify_due(agent, run_id, 0)
+        if not is_queued:
+            tx.notify_due(agent, run_id, 0)
         return Submission(run_record(row), is_new=True)
     row = tx.all("find_submitted", id=run_id, idempotency_key=idempotency_key)[0]
     if (row["agent"], row["request_digest"]) != (agent, digest):
@@ -96,6 +108,8 @@ def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_lea
         journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
         calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
         expired_leases=row["expired_leases"],
+        conversation=row["conversation"],
+        turn=row["turn"],
     )
 
 
@@ -170,6 +184,7 @@ def end_pass(
     if row["status"] == "cancelled":
         calls, events = (), cancellation_events
         tx.all("cancel_calls", run_id=run_id)
+        conversations.go_on(tx, row["conversation"])
     elif row["status"] == "due":
         tx.notify_due(row["agent"], run_id, claim.run.fence)
     _call_back(tx, run_id, row)
@@ -215,6 +230,7 @@ def _end(
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_events(run_id)
     _call_back(tx, run_id, row)
+    conversations.go_on(tx, row["conversation"])
     return tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
 
 
@@ -236,6 +252,7 @@ def release(tx: Transaction, claim: Claim, delay: float) -> None:
 
 def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue]) -> Cancellation:
     """Cancel a run, or ask its worker to."""
+    before = tx.one("find_status", id=run_id)
     row = tx.one("cancel_run", id=run_id, reason=reason, entries=len(events))
     if row is None:
         row = tx.one("find_run", id=run_id)
@@ -246,6 +263,8 @@ def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_events(run_id)
     _call_back(tx, run_id, row)
+    if before is not None and status_of(before) != "queued":  # another run of the conversation is open then
+        conversations.go_on(tx, row["conversation"])
     return Cancellation("cancelled", run_record(row), calls)
 
 
@@ -259,7 +278,8 @@ def emit(tx: Transaction, run_id: str, events: Sequence[JSONValue]) -> int:
 
 
 def recover(tx: Transaction) -> tuple[str, ...]:
-    """Make runs due whose leases have expired; at most a batch."""
+    """Make runs due whose leases have expired; at most a batch. Start queued runs that nothing else has started."""
+    conversations.start_stalled(tx, BATCH)
     rows = tx.all("recover", limit=BATCH)
     for row in rows:
         tx.notify_due(row["agent"], row["id"], row["fence"])
@@ -268,7 +288,7 @@ def recover(tx: Transaction) -> tuple[str, ...]:
 
 def purge(tx: Transaction, older_than: float) -> int:
     """Delete runs that ended some time ago, with all that belongs to them; at most a batch of each status."""
-    ids: list[str] = []
+    ids = conversations.purge(tx, older_than, BATCH)
     for status in FINAL:
         ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
     for run_id in ids:

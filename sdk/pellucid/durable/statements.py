@@ -10,7 +10,7 @@ from typing import Final
 
 from pellucid.errors import ConfigError
 
-_SCHEMA_VERSION: Final = 2
+_SCHEMA_VERSION: Final = 3
 """Each version has a file, `sql/schema_<version>.sql`, that turns the one before into it."""
 
 _HEADER: Final = re.compile(r"^-- (\w+)(?::.*)?$", re.MULTILINE)

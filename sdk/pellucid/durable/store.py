@@ -7,7 +7,8 @@ from functools import partial
 from typing import Final, Literal
 
 from pellucid.durable import calls, queries, runs
-from pellucid.durable.callback_methods import CallbackMethods
+from pellucid.durable.conversation_methods import ConversationMethods
+from pellucid.durable.conversations import IfBusy
 from pellucid.durable.records import (
     CallRecord,
     Cancellation,
@@ -38,7 +39,7 @@ _EVENT_POLLS: Final = 10
 notification of them, while the expiry of a lease, which makes work, never has one."""
 
 
-class RunStore(CallbackMethods):
+class RunStore(ConversationMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -64,6 +65,8 @@ class RunStore(CallbackMethods):
         idempotency_key: str | None = None,
         trace: JSONValue = None,
         callback: str | None = None,
+        conversation: str | None = None,
+        if_busy: IfBusy = "refuse",
     ) -> Submission:
         """Insert a run that is due, and wake a worker; or return the one submitted before.
 
@@ -76,12 +79,16 @@ class RunStore(CallbackMethods):
             idempotency_key: A second name of the run, chosen by the caller.
             trace: Trace context of the submission.
             callback: URL to which each state is delivered in which the run waits or has ended.
+            conversation: Id of the conversation to which the run belongs; it is made with its first run.
+            if_busy: What to do if a run of the conversation has not ended: refuse this one, or queue it until then.
 
         Raises:
-            ConfigError: the id or the key is empty, longer than 255 characters, or not printable.
+            ConfigError: an id or the key is empty, longer than 255 characters, or not printable.
+            ConversationBusy: a run of the conversation has not ended; nothing was written.
             IdempotencyConflict: the id or the key belongs to a run of another agent, request or callback.
         """
-        for name, text in (("run_id", run_id), ("idempotency_key", idempotency_key)):
+        names = {"run_id": run_id, "idempotency_key": idempotency_key, "conversation": conversation}
+        for name, text in names.items():
             if text is not None and not (text and is_storable(text)):
                 raise ConfigError(f"submit({name}={excerpt(repr(text))}): must be 1 to {MAX_ID} printable characters")
         return await self._write(
@@ -93,6 +100,8 @@ class RunStore(CallbackMethods):
                 idempotency_key=idempotency_key,
                 trace=trace,
                 callback=callback,
+                conversation=conversation,
+                if_busy=if_busy,
             )
         )
 
@@ -260,7 +269,10 @@ class RunStore(CallbackMethods):
         return await self._write(partial(runs.cancel, run_id=run_id, reason=reason, events=events))
 
     async def recover(self) -> Recovery:
-        """Make runs with expired leases due again, and expire overdue calls. A second call changes nothing."""
+        """Make runs with expired leases due again, and expire overdue calls. A second call changes nothing.
+
+        Queued runs start whose conversation has no open run, because an earlier version of Pellucid has ended it.
+        """
         recovered: list[str] = []
         while batch := await self._write(runs.recover):
             recovered.extend(batch)
@@ -269,7 +281,8 @@ class RunStore(CallbackMethods):
     async def purge(self, older_than: float) -> int:
         """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
 
-        Their ids and idempotency keys can be used again, and results of their calls are of unknown calls.
+        Their ids and idempotency keys can be used again, and results of their calls are of unknown calls. The runs of a
+        conversation are deleted together, once the last of them ended so long ago.
 
         Returns:
             The number of runs.

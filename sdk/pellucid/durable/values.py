@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
-from pellucid.durable.records import CallRecord, JournalEntry, RunRecord, RunSummary, StoredEvent
+from pellucid.durable.records import CallRecord, JournalEntry, RunRecord, RunStatus, RunSummary, StoredEvent
 from pellucid.types import JSONValue
 
 Row: TypeAlias = Mapping[str, Any]
@@ -96,8 +96,14 @@ def run_summary(row: Row) -> RunSummary:
 
 
 def _summary(row: Row) -> dict[str, Any]:
-    names = ("id", "agent", "status", "pass_no", "pending", "last_seq", "cancel_reason", "created_at", "updated_at")
-    return {name: row[name] for name in names}
+    names = ("id", "agent", "pass_no", "pending", "last_seq", "cancel_reason", "created_at", "updated_at")
+    return {**{name: row[name] for name in names}, "status": status_of(row)}
+
+
+def status_of(row: Row) -> RunStatus:
+    """Return the status of a run. A queued one is stored as due without a time, so that no version claims it."""
+    status: RunStatus = row["status"]
+    return "queued" if status == "due" and row["due_at"] is None else status
 
 
 def call_record(row: Row) -> CallRecord:

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import CallStatus, ExternalResult, expired_text
-from pellucid.durable import CallRecord, Claim, RunRecord
+from pellucid.durable import CallRecord, Claim, JournalEntry, RunRecord
 from pellucid.durable_runs.records import identity_of, span_of
-from pellucid.messages import Message, load_messages
+from pellucid.messages import Message, dump_messages, load_messages
 from pellucid.run.fold import changes_state, fold
+from pellucid.run.journal import Folded
 from pellucid.run.start import ResumeRequest
 
 
-def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
-    """Return what the pass of a claim starts from.
+def source_of(claim: Claim, history: Sequence[Message] = ()) -> Sequence[Message] | ResumeRequest:
+    """Return what the pass of a claim starts from; `history` are the messages before the run in its conversation.
 
     Raises:
         CheckpointError, ConfigError: the checkpoint or the journal is damaged.
     """
     run, calls = claim.run, {call.id: call for call in claim.calls}
-    values = [cast("dict[str, Any]", entry.value) for entry in claim.journal]
-    entries = [(value["step"], value) for value in values if changes_state(value)]
-    if run.checkpoint is None and not entries:
-        return load_messages(_request(run)["messages"])
-    start = Checkpoint.from_dict(run.checkpoint) if run.checkpoint is not None else _first(run)
-    folded = fold(start, entries, calls.keys()) if entries else None
-    state = _authorized(folded.checkpoint if folded is not None else start, calls)
+    has_entries = bool(steps_of(claim.journal))
+    if run.checkpoint is None and not has_entries:
+        return [*history, *load_messages(_request(run)["messages"])]
+    folded = folded_of(run, claim.journal, calls.keys(), history)
+    state = _authorized(folded.checkpoint, calls)
     decisions = [
         decision_of(call)
         for request in state.approvals
@@ -44,8 +43,29 @@ def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
     ]
     links = [span for call in (*decided, *settled) if (span := span_of(call.settlement_trace)) is not None]
     results = [_result(call) for call in settled]
-    folded = replace(folded, checkpoint=state) if folded is not None else None
-    return ResumeRequest(state, decisions, results, None, folded, links)
+    return ResumeRequest(
+        state, decisions, results, None, replace(folded, checkpoint=state) if has_entries else None, links
+    )
+
+
+def steps_of(journal: Iterable[JournalEntry]) -> list[tuple[str, dict[str, Any]]]:
+    """Return kind and value of the steps that change from what state a run continues."""
+    values = [cast("dict[str, Any]", entry.value) for entry in journal]
+    return [(value["step"], value) for value in values if changes_state(value)]
+
+
+def folded_of(
+    run: RunRecord, journal: Iterable[JournalEntry], calls: Collection[str], history: Sequence[Message]
+) -> Folded:
+    """Return the state of a run after its journal; `calls` are the ids of its calls.
+
+    Raises:
+        CheckpointError, ConfigError: the checkpoint or the journal is damaged.
+    """
+    start = Checkpoint.from_dict(run.checkpoint) if run.checkpoint is not None else _first(run)
+    start = replace(start, messages=[*dump_messages(history), *start.messages])
+    entries = steps_of(journal)
+    return fold(start, entries, calls) if entries else Folded(checkpoint=start)
 
 
 def settled_ids(source: Sequence[Message] | ResumeRequest) -> Collection[str]:

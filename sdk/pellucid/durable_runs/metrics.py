@@ -40,7 +40,7 @@ SCOPE: Final = "pellucid.callbacks"
 INTERVAL: Final = 10.0
 """Seconds between two readings of the store."""
 
-_OPEN: Final = ("due", "running", "waiting")
+_OPEN: Final = ("queued", "due", "running", "waiting")
 """Statuses of runs that have not ended."""
 
 

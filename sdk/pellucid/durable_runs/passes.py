@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, Literal
 
 import anyio
@@ -15,6 +15,7 @@ from pellucid.agent import Agent
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import settled_ids, source_of
+from pellucid.durable_runs.conversations import history_of, own_messages
 from pellucid.durable_runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
 from pellucid.durable_runs.journal import StoreJournal
 from pellucid.durable_runs.lost import last_span, record
@@ -31,7 +32,7 @@ from pellucid.errors import (
     UnknownRun,
 )
 from pellucid.failures import error_type_of
-from pellucid.messages import dump_messages
+from pellucid.messages import Message, dump_messages
 from pellucid.options import CallerOptions
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -86,11 +87,14 @@ async def _run_pass(
     token = CancelToken()
     journal = StoreJournal(store, claim, token, completion)
     try:
-        identity, source = identity_of(claim.run), source_of(claim)
+        history = await history_of(store, claim)
+        identity, source = identity_of(claim.run), source_of(claim, history)
         options: CallerOptions = {"signal": token}
         if identity is not None:
             options["identity"] = identity
         run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    except StoreUnavailable:
+        raise
     except Exception as error:  # noqa: BLE001  (the rows are damaged, or not this agent's)
         ending = await _fail(store, claim, error)
         await record_finished(store, agent, claim, error)
@@ -103,16 +107,23 @@ async def _run_pass(
     if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
         run.scope.guarded("span", record, claim, run, calls)
     if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
-        return await _wait(store, agent, claim, journal, outcome, settled_ids(source))
-    return await _ended(store, claim, journal, run, outcome)
+        checkpoint = own_messages(outcome.checkpoint, history)
+        return await _wait(store, agent, claim, journal, replace(outcome, checkpoint=checkpoint), settled_ids(source))
+    return await _ended(store, claim, journal, run, outcome, history)
 
 
 async def _ended(
-    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, outcome: RunResult[Any] | Exception
+    store: RunStore,
+    claim: Claim,
+    journal: StoreJournal,
+    run: Run,
+    outcome: RunResult[Any] | Exception,
+    history: Sequence[Message],
 ) -> PassOutcome:
-    """End a run with the outcome of a pass."""
+    """End a run with the outcome of a pass; `history` are the messages before the run, which it does not keep."""
     if isinstance(outcome, RunResult):
-        return await _finish(store, claim, "completed", {**_content(outcome), "trace": journal.trace})
+        content = own_messages(_content(outcome), history)
+        return await _finish(store, claim, "completed", {**content, "trace": journal.trace})
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
     if isinstance(outcome, JournalError) and outcome.__cause__ is not None:

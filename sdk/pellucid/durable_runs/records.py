@@ -27,12 +27,12 @@ class RunState:
     Attributes:
         run_id: Id of the run, the same in all its passes.
         agent: Name of the agent.
-        status: `due` if a worker can continue it; `running`; `waiting` for approvals or external results; or how it
-            ended.
+        status: `queued` if it waits for the runs before it in its conversation; `due` if a worker can continue it;
+            `running`; `waiting` for approvals or external results; or how it ended.
         output: Answer as JSON; None unless the run is completed.
         stop_reason: The model's finish reason, or the name of the limit; None unless the run is completed.
-        messages: The whole conversation of a run that is completed; otherwise what it was at the end of the last pass,
-            empty before.
+        messages: All messages of a run that is completed; otherwise those at the end of the last pass, none before. The
+            run of a conversation has its own, without those of earlier runs.
         usage: Usage of all passes; None unless the run is completed.
         error: Redacted text of the error with which the run failed, or the reason why it was cancelled.
         error_type: Value of `error.type`; None unless the run failed.

@@ -6,8 +6,8 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -22,6 +22,8 @@ from pellucid.durable import CallbackRecord, CallRecord, Cancellation, Recovery,
 from pellucid.durable.records import FINAL
 from pellucid.durable_runs.callbacks.deliverer import Deliverer
 from pellucid.durable_runs.callbacks.options import Callbacks
+from pellucid.durable_runs.conversations import Conversation, Conversations, conversation_key
+from pellucid.durable_runs.conversations import read as read_conversation
 from pellucid.durable_runs.endings import record_cancelled
 from pellucid.durable_runs.metrics import StoreMetrics
 from pellucid.durable_runs.queue import WorkQueue
@@ -68,6 +70,8 @@ class DurableRuns:
         callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
         telemetry: Destination of the metrics of the store, as the option of an agent.
         queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
+        conversations: What to do with a run that is submitted to a conversation in which another one has not ended:
+            `refuse` it, or `queue` it until then.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -87,6 +91,7 @@ class DurableRuns:
         callbacks: Callbacks | None = None,
         telemetry: Pipeline | None = None,
         queue: WorkQueue | None = None,
+        conversations: Conversations = "refuse",
     ) -> None:
         listed = list(agents)
         self._agents = {agent.name: agent for agent in listed}
@@ -97,7 +102,10 @@ class DurableRuns:
             raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
         if max_expired_leases is not None and max_expired_leases < 1:
             raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
+        if conversations not in get_args(Conversations):
+            raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
         self._store = store
+        self._conversations = conversations
         self._telemetry = telemetry
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
         claims = Claims(
@@ -138,16 +146,19 @@ class DurableRuns:
         *,
         history: Sequence[Message] = (),
         identity: Identity | None = None,
+        conversation_id: str | None = None,
         run_id: str | None = None,
         idempotency_key: str | None = None,
         callback: str | None = None,
     ) -> str:
         """Submit a run, and return its id; the same id or idempotency key submits the same run once.
 
-        Each state in which the run waits or has ended is delivered to the URL `callback`.
+        With a `conversation_id`, the run continues after the earlier runs of this conversation, of the same tenant and
+        principal. Each state in which the run waits or has ended is delivered to the URL `callback`.
 
         Raises:
-            ConfigError: the agent is unknown, or the input has another type.
+            ConfigError: the agent is unknown, the input has another type, or there are a `history` and a conversation.
+            ConversationBusy: a run of the conversation has not ended, and runs do not queue.
             CallbackRefused: the callback URL is not allowed, or there is no `DurableRuns(callbacks=)`.
             IdempotencyConflict: the id or the key belongs to a run with another agent, input or callback.
         """
@@ -158,6 +169,10 @@ class DurableRuns:
         name = agent if isinstance(agent, str) else agent.name
         if self._agents and name not in self._agents:
             raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
+        if conversation_id is not None:
+            if history:
+                raise ConfigError("submit: give history= or conversation_id=, not both; a conversation has its history")
+            identity = replace(identity or Identity(), conversation_id=conversation_id)
         request: JSONObject = {
             "messages": dump_messages(conversation(history, input)),
             "identity": asdict(identity) if identity is not None else None,
@@ -169,6 +184,8 @@ class DurableRuns:
             idempotency_key=idempotency_key,
             trace=_current_trace(),
             callback=callback,
+            conversation=conversation_key(identity) if identity is not None and conversation_id is not None else None,
+            if_busy=self._conversations,
         )
         return submission.run.id
 
@@ -182,6 +199,24 @@ class DurableRuns:
         if run is None:
             raise UnknownRun(run_id)
         return state_of(run, await self._store.calls(run_id) if run.status not in FINAL else ())
+
+    async def conversation(
+        self, conversation_id: str, *, identity: Identity | None = None, before: int | None = None, limit: int = 20
+    ) -> Conversation:
+        """Return the latest runs of a conversation, with their messages, in order.
+
+        Args:
+            conversation_id: Its id.
+            identity: Tenant and principal of its runs.
+            before: `Conversation.before` of a page, for the one before it.
+            limit: Maximum number of runs, up to 100.
+
+        Raises:
+            ConfigError: the limit is not a number from 1 to 100.
+            UnknownConversation: the principal has no conversation of that id.
+        """
+        identity = replace(identity or Identity(), conversation_id=conversation_id)
+        return await read_conversation(self._store, identity, before, limit)
 
     async def events(self, run_id: str, after: int = 0) -> AsyncGenerator[RunEvent]:
         """Yield the events of a run after a sequence number, until the run has ended.

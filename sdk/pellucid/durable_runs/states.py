@@ -7,7 +7,8 @@ from typing import Any
 
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.durable import CallRecord
-from pellucid.durable_runs import RunState
+from pellucid.durable_runs import Conversation, RunState
+from pellucid.messages import dump_messages
 
 
 def state_json(state: RunState) -> dict[str, Any]:
@@ -16,6 +17,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "id": state.run_id,
         "agent": state.agent,
         "status": _status(state),
+        "conversationId": state.identity.conversation_id if state.identity is not None else None,
         "passes": state.passes,
         "output": state.output,
         "stopReason": state.stop_reason,
@@ -24,6 +26,20 @@ def state_json(state: RunState) -> dict[str, Any]:
         "error": {"type": state.error_type, "message": state.error} if state.error is not None else None,
         "approvals": [_approval(request) for request in state.approvals],
         "external": [_call(call) for call in state.external],
+        "messages": dump_messages(state.messages) if state.messages else None,
+    }
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+def conversation_json(conversation: Conversation) -> dict[str, Any]:
+    """Return a page of a conversation as the API shows it."""
+    open_run = conversation.open_run
+    shown: dict[str, Any] = {
+        "id": conversation.conversation_id,
+        "status": _status(open_run) if open_run is not None else "idle",
+        "openRun": open_run.run_id if open_run is not None else None,
+        "runs": [state_json(run) for run in conversation.runs],
+        "before": conversation.before,
     }
     return {name: value for name, value in shown.items() if value is not None}
 

@@ -66,6 +66,7 @@ class AgentEndpoints:
         return [
             Route("/runs", self._run, methods=["POST"]),
             Route("/runs/{path:path}", _no_store, methods=_METHODS),
+            Route("/conversations/{path:path}", _no_store, methods=_METHODS),
             Route("/async-tools/{path:path}", _no_store, methods=_METHODS),
         ]
 
@@ -93,4 +94,4 @@ class AgentEndpoints:
 
 
 def _no_store(_request: Request) -> Response:
-    raise Problem(404, "this server has no store: a run ends with its request; serve the agents with a store")
+    raise Problem(404, "this server has no store: nothing outlives its request; serve the agents with a store")

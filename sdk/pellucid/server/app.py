@@ -10,6 +10,7 @@ from pellucid.server.assembly import MAX_BODY, assemble
 from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
+from pellucid.server.conversations import ConversationEndpoints
 from pellucid.server.draining import Draining
 from pellucid.server.openapi import document
 from pellucid.server.runs import RunEndpoints
@@ -63,7 +64,7 @@ def create_app(
         draining=draining,
     )
 
-    routes = endpoints.routes()
+    routes = [*endpoints.routes(), *ConversationEndpoints(runs, authenticate).routes()]
     if tokens is not None:
         routes += CallEndpoints(runs, tokens, bodies).routes()
     return assemble(

@@ -197,6 +197,7 @@ def completed_state(run: Run, result: RunResult[Any], waits: str) -> RunState:
         status="completed",
         usage=result.usage,
         trace_id=known_trace(result.trace_id),
+        identity=run.scope.identity,
     )
     if result.checkpoint is not None:
         return replace(
@@ -215,4 +216,5 @@ def failed_state(run: Run, error: Exception) -> RunState:
         error=run.scope.text_of(error) or error_type,  # no text is recorded in the mode `metadata`
         error_type=error_type,
         trace_id=format_trace_id(span.trace_id) if span.is_valid else None,
+        identity=run.scope.identity,
     )

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic.json_schema import models_json_schema
 
+from pellucid.durable_runs.conversations import MAX_PAGE
 from pellucid.server.bodies import Body
 from pellucid.server.calls import CallCancelBody, CompleteBody, HeartbeatBody, ProgressBody
 from pellucid.server.event_stream import MAX_DIGITS
@@ -25,6 +26,8 @@ _EVENT: Final[Schema] = {
     "required": ["event", "data"],
 }
 _RESULT: Final[Schema] = {"resultId": _TEXT}
+_OPEN: Final = ("queued", "due", "running", "awaiting_approval", "awaiting_tools")
+"""Statuses of runs that have not ended."""
 
 
 def _object(required: Iterable[str] = (), **members: Schema) -> Schema:
@@ -36,7 +39,7 @@ def _ref(name: str) -> Schema:
 
 
 _SCHEMAS: Final[Mapping[str, Schema]] = {
-    "Error": _object(["error"], error=_TEXT, path=_TEXT, status=_TEXT, toolName=_TEXT),
+    "Error": _object(["error"], error=_TEXT, path=_TEXT, status=_TEXT, toolName=_TEXT, runId=_TEXT),
     "Approval": _object(
         ["approvalId", "toolCallId", "toolName", "input"],
         approvalId=_TEXT,
@@ -61,9 +64,8 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         ["id", "agent", "status", "passes", "approvals", "external"],
         id=_TEXT,
         agent=_TEXT,
-        status={
-            "enum": ["due", "running", "awaiting_approval", "awaiting_tools", "completed", "failed", "cancelled"],
-        },
+        status={"enum": [*_OPEN, "completed", "failed", "cancelled"]},
+        conversationId=_TEXT,
         passes={"type": "integer"},
         output={},
         stopReason=_TEXT,
@@ -72,6 +74,15 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         error=_object(["type", "message"], type={"type": ["string", "null"]}, message=_TEXT),
         approvals={"type": "array", "items": _ref("Approval")},
         external={"type": "array", "items": _ref("ExternalCall")},
+        messages={"type": "array", "items": {"type": "object"}},
+    ),
+    "Conversation": _object(
+        ["id", "status", "runs"],
+        id=_TEXT,
+        status={"enum": ["idle", *_OPEN]},
+        openRun=_TEXT,
+        runs={"type": "array", "items": _ref("Run")},
+        before={"type": "integer"},
     ),
     "Decided": _object(
         ["approvals"],
@@ -104,7 +115,7 @@ _OPTIONAL: Final = (CancelBody, HeartbeatBody, CallCancelBody)
 _ERRORS: Final = {
     "400": "The request is not valid; `path` says where.",
     "401": "The token is missing or not valid.",
-    "404": "There is no such run or call, or it is another one's.",
+    "404": "There is no such run, call or conversation, or it is another one's.",
     "408": "The body did not arrive in time.",
     "413": "The body is too long.",
     "503": "The store is not available, or the server shuts down.",
@@ -171,6 +182,8 @@ _POSITION: Final = (
     _parameter("header", "Last-Event-ID", {"type": "string", "pattern": f"^[0-9]{{1,{MAX_DIGITS}}}$"}),
     _parameter("query", "after", {"type": "integer", "minimum": 0, "maximum": 10**MAX_DIGITS - 1}),
 )
+_BEFORE: Final = _parameter("query", "before", {"type": "integer", "minimum": 0, "maximum": 10**MAX_DIGITS - 1})
+_LIMIT: Final = _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE})
 _WAIT: Final = _parameter("query", "wait", {"enum": ["true", "false"]})
 _KEY: Final = _parameter("header", "Idempotency-Key", {"type": "string", "pattern": "^[!-~]{1,255}$"})
 _ERROR: Final = "Error"
@@ -183,10 +196,19 @@ _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
             answers={
                 "200": ("The run has ended or waits; or its events.", "run or stream"),
                 "202": ("The run has not ended yet.", "Run"),
-                "409": ("The key belongs to another input.", _ERROR),
+                "409": ("A run of the conversation has not ended; or the key belongs to another input.", _ERROR),
             },
             body=SubmitBody,
             parameters=(*_POSITION, _WAIT, _KEY, _parameter("header", "Prefer", _TEXT)),
+        ),
+    ),
+    "/conversations/{conversation_id}": (
+        "get",
+        _Operation(
+            summary="Return the latest runs of a conversation, with their messages, in order.",
+            answers={"200": ("The runs, and the status of the one that has not ended.", "Conversation")},
+            parameters=(_BEFORE, _LIMIT),
+            errors=("400",),
         ),
     ),
     "/runs/{run_id}": ("get", _Operation(summary="Return a run.", answers={"200": ("The run.", "Run")})),

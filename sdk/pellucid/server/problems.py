@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,9 +14,11 @@ from starlette.types import ExceptionHandler
 from pellucid.errors import (
     CallbackRefused,
     CheckpointError,
+    ConversationBusy,
     IdempotencyConflict,
     StoreNeeded,
     StoreUnavailable,
+    UnknownConversation,
     UnknownRun,
 )
 from pellucid.server.answers import JSONAnswer
@@ -73,49 +75,37 @@ def unavailable() -> Problem:
 
 def answer(_request: Request, error: Exception) -> Response:
     """Return the answer to a request that failed."""
-    problem = _problem(error)
+    kind = next(kind for kind in type(error).__mro__ if kind in _PROBLEMS)
+    problem = _PROBLEMS[kind](error)
     return JSONAnswer(problem.content, problem.status, headers=dict(problem.headers))
 
 
-def _problem(error: Exception) -> Problem:
-    match error:
-        case Problem():
-            problem = error
-        case HTTPException():
-            phrase = HTTPStatus(error.status_code).phrase
-            problem = Problem(error.status_code, phrase, headers=error.headers or _NOTHING)
-        case UnknownRun():
-            problem = unknown_run()
-        case IdempotencyConflict():
-            problem = Problem(409, "this Idempotency-Key belongs to another agent or input; use a new one here")
-        case StoreUnavailable():
-            problem = unavailable()
-        case CallbackRefused():
-            problem = Problem(400, str(error), path="callbackUrl")
-        case StoreNeeded():
-            problem = Problem(422, str(error), content={"toolName": error.tool_name})
-        case CheckpointError():
-            problem = Problem(400, str(error), path="decisions")
-        case ClientDisconnect():
-            problem = Problem(400, "the client left")  # nobody reads it
-        case _:
-            problem = Problem(500, "internal error")
-    return problem
+def _of_starlette(error: HTTPException) -> Problem:
+    return Problem(error.status_code, HTTPStatus(error.status_code).phrase, headers=error.headers or _NOTHING)
 
 
-HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(
-    (
-        Problem,
-        HTTPException,
-        UnknownRun,
-        IdempotencyConflict,
-        CallbackRefused,
-        CheckpointError,
-        StoreNeeded,
-        StoreUnavailable,
-        ClientDisconnect,
-        Exception,
-    ),
-    answer,
-)
+def _used_key(_error: IdempotencyConflict) -> Problem:
+    return Problem(409, "this Idempotency-Key belongs to another agent or input; use a new one here")
+
+
+def _busy(error: ConversationBusy) -> Problem:
+    text = "a run of this conversation has not ended; wait for it or cancel it, and send this again"
+    return Problem(409, text, content={"runId": error.run_id})
+
+
+_PROBLEMS: Final[Mapping[Any, Callable[[Any], Problem]]] = {
+    Problem: lambda error: error,
+    HTTPException: _of_starlette,
+    UnknownRun: lambda _: unknown_run(),
+    UnknownConversation: lambda _: Problem(404, "conversation not found"),
+    ConversationBusy: _busy,
+    IdempotencyConflict: _used_key,
+    StoreUnavailable: lambda _: unavailable(),
+    CallbackRefused: lambda error: Problem(400, str(error), path="callbackUrl"),
+    StoreNeeded: lambda error: Problem(422, str(error), content={"toolName": error.tool_name}),
+    CheckpointError: lambda error: Problem(400, str(error), path="decisions"),
+    ClientDisconnect: lambda _: Problem(400, "the client left"),  # nobody reads it
+    Exception: lambda _: Problem(500, "internal error"),
+}
+HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(_PROBLEMS, answer)
 """Handlers of exceptions, for Starlette, which raises those of the last kind again after the answer: they are bugs."""

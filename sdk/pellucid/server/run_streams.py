@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -35,10 +36,11 @@ class EventStreamResponse(Response):
         return EventStreamResponse(agent.stream(question))
     ```
 
-    The last event is `run`, with the state of the run: `status`, `output`, `error`, `usage`. Also a run that fails ends
-    with it. The run starts with the answer, in the trace of the request. A client that leaves cancels it, and so does a
-    server that shuts down within `drain_at_signals`. A client that connects again with `Last-Event-ID`, as browsers do,
-    is answered 204, which ends its attempts: the run is not started a second time.
+    The last event is `run`, with the state of the run: `status`, `output`, `error`, `usage`. It has no messages: the
+    application decides who reads them. Also a run that fails ends with it. The run starts with the answer, in the trace
+    of the request. A client that leaves cancels it, and so does a server that shuts down within `drain_at_signals`. A
+    client that connects again with `Last-Event-ID`, as browsers do, is answered 204, which ends its attempts: the run
+    is not started a second time.
 
     Args:
         stream: What `agent.stream(...)` returned.
@@ -88,7 +90,7 @@ class EventStreamResponse(Response):
                 state = completed_state(run, events.result, _WAITS)
             except Exception as error:  # noqa: BLE001  (its text is the state of the run)
                 state = failed_state(run, error)
-        return state
+        return replace(state, messages=(), identity=None)
 
 
 @asynccontextmanager

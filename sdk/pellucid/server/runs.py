@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import anyio
@@ -122,11 +122,11 @@ class RunEndpoints:
         body = await self.bodies.read(request, SubmitBody)
         after, stays = position(request), _stays(request)
         key = _idempotency_key(request)
-        identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
         run_id = await self.runs.submit(
             agent_named(body.agent, self.runs.agents),
             input_of(body),
-            identity=identity,
+            identity=caller,
+            conversation_id=body.conversation_id or caller.conversation_id,
             run_id=_run_id(caller, key),
             callback=body.callback_url,
         )

@@ -109,7 +109,7 @@ class ServerTelemetry:
         """Return the template of the path, which is the same for all ids; None if there is no such endpoint."""
         for route in self._routes:
             if route.matches(scope)[0] is not Match.NONE:
-                return route.path
+                return route.path_format
         return None
 
     def _tracer(self) -> trace.Tracer:

@@ -18,7 +18,8 @@ WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
      AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
      ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED))
-RETURNING *
+RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
+    (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- has_work
 SELECT 1 AS has_work WHERE EXISTS (

@@ -14,7 +14,8 @@ WHERE id = COALESCE(
      ORDER BY due_at LIMIT 1),
     (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
      AND agent IN (SELECT value FROM json_each(:agents)) ORDER BY created_at, id LIMIT 1))
-RETURNING *
+RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
+    (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- has_work
 SELECT 1 AS has_work WHERE EXISTS (

@@ -6,7 +6,7 @@
 
 -- insert_run
 INSERT INTO runs (id, agent, status, request, request_digest, idempotency_key, trace, due_at, created_at, updated_at)
-VALUES (:id, :agent, 'due', :request, :digest, :idempotency_key, :trace, @now, @now, @now)
+VALUES (:id, :agent, 'due', :request, :digest, :idempotency_key, :trace, CASE WHEN :is_queued = 0 THEN @now END, @now, @now)
 ON CONFLICT DO NOTHING
 RETURNING *
 
@@ -16,16 +16,17 @@ SELECT * FROM runs WHERE id = :id OR idempotency_key = :idempotency_key ORDER BY
 -- find_run
 SELECT * FROM runs WHERE id = :id
 
--- find_status
-SELECT status FROM runs WHERE id = :id
+-- find_status: with the time since when it can be claimed, which a queued run does not have
+SELECT status, due_at FROM runs WHERE id = :id
 
 -- list_runs
-SELECT id, agent, status, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
-WHERE status = :status AND (created_at, id) > (:created_at, :id)
+SELECT id, agent, status, due_at, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
+WHERE status = :status AND (status <> 'due' OR (due_at IS NULL) = (:is_queued > 0))
+    AND (created_at, id) > (:created_at, :id)
 ORDER BY created_at, id LIMIT :limit
 
 -- list_all_runs
-SELECT id, agent, status, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
+SELECT id, agent, status, due_at, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
 WHERE (created_at, id) > (:created_at, :id)
 ORDER BY created_at, id LIMIT :limit
 
@@ -45,7 +46,8 @@ SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
     lease_owner = :worker, lease_until = @now + :lease, due_at = COALESCE(lease_until, due_at), updated_at = @now
 WHERE id = :id AND agent = :agent AND COALESCE(lease_until, due_at) <= @now
-RETURNING *
+RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
+    (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- insert_journal
 INSERT INTO journal (run_id, seq, key, value, fence, created_at) VALUES (:run_id, :seq, :key, :value, :fence, @now)
@@ -82,14 +84,16 @@ SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending +
     checkpoint = COALESCE(CAST(:checkpoint AS TEXT), checkpoint),
     checkpoint_seq = CASE WHEN CAST(:checkpoint AS TEXT) IS NULL THEN checkpoint_seq ELSE last_seq + :entries END
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
-RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
+RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback,
+    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation
 
 -- finish
 UPDATE runs
 SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, due_at = NULL,
     updated_at = @now, last_seq = last_seq + :entries
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
-RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
+RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback,
+    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation
 
 -- release
 UPDATE runs
@@ -106,7 +110,8 @@ SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
     last_seq = CASE WHEN status = 'running' AND lease_until > @now THEN last_seq ELSE last_seq + :entries END,
     due_at = NULL
 WHERE id = :id AND status NOT IN ('completed', 'failed', 'cancelled')
-RETURNING *, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
+RETURNING *, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback,
+    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation
 
 -- cancel_calls
 UPDATE calls SET status = 'cancelled', settled_at = @now WHERE run_id = :run_id AND settled_at IS NULL RETURNING *
@@ -144,10 +149,11 @@ WHERE id = :id AND settled_at IS NULL
 RETURNING *
 
 -- count_runs
-SELECT status, count(*) AS number FROM runs GROUP BY status
+SELECT status, status = 'due' AND due_at IS NULL AS is_queued, count(*) AS number FROM runs GROUP BY 1, 2
 
 -- count_open_runs
-SELECT status, count(*) AS number FROM runs WHERE status IN ('due', 'running', 'waiting') GROUP BY status
+SELECT status, status = 'due' AND due_at IS NULL AS is_queued, count(*) AS number FROM runs
+WHERE status IN ('due', 'running', 'waiting') GROUP BY 1, 2
 
 -- count_due: a run that was given back may be due only in a while
 SELECT agent, count(*) AS number, @now - min(due_at) AS age FROM runs
@@ -159,9 +165,11 @@ SELECT tool, kind, count(*) AS number, @now - min(created_at) AS age,
 FROM calls
 WHERE status = 'processing' GROUP BY tool, kind ORDER BY tool, kind
 
--- delete_ended: runs of one final status that have not changed for a while, by the index on status and creation
+-- delete_ended: runs of one final status that have not changed for a while, by the index on status and creation; not those
+-- of conversations, which go together
 DELETE FROM runs WHERE id IN (
     SELECT id FROM runs WHERE status = :status AND created_at <= @now - :older_than AND updated_at <= @now - :older_than
+        AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.run_id = runs.id)
     ORDER BY created_at LIMIT :limit)
 RETURNING id
 
@@ -217,3 +225,63 @@ SELECT 1 AS has_due FROM callbacks WHERE next_at <= @now AND (lease_until IS NUL
 
 -- callback_age
 SELECT @now - min(due_since) AS age FROM callbacks WHERE next_at IS NOT NULL
+
+-- next_turn: locks the conversation, so that runs are submitted to it one after the other
+INSERT INTO conversations (id, last_turn, updated_at) VALUES (:conversation, 1, @now)
+ON CONFLICT (id) DO UPDATE SET last_turn = conversations.last_turn + 1, updated_at = @now
+RETURNING last_turn
+
+-- insert_turn
+INSERT INTO turns (run_id, conversation, turn) VALUES (:run_id, :conversation, :turn)
+
+-- find_open: of the runs of a conversation that have not ended, the first one
+SELECT runs.id, runs.status, runs.due_at FROM turns JOIN runs ON runs.id = turns.run_id
+WHERE turns.conversation = :conversation AND runs.status IN ('due', 'running', 'waiting')
+ORDER BY turns.turn LIMIT 1
+
+-- lock_conversation
+UPDATE conversations SET updated_at = @now WHERE id = :conversation
+
+-- start_next: the first queued run of a conversation that is locked, if no other is open. If that run has been cancelled
+-- in between, the next sweep starts the one after it
+UPDATE runs SET due_at = @now, updated_at = @now
+WHERE id = (
+    SELECT queued.id FROM turns JOIN runs AS queued ON queued.id = turns.run_id
+    WHERE turns.conversation = :conversation AND queued.status = 'due' AND queued.due_at IS NULL
+    ORDER BY turns.turn LIMIT 1)
+AND status = 'due' AND due_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM turns JOIN runs AS started ON started.id = turns.run_id
+    WHERE turns.conversation = :conversation
+        AND (started.status IN ('running', 'waiting') OR started.status = 'due' AND started.due_at IS NOT NULL))
+RETURNING id, agent, fence
+
+-- list_stalled: conversations with a queued run while no other is open
+SELECT DISTINCT turns.conversation FROM runs AS queued JOIN turns ON turns.run_id = queued.id
+WHERE queued.status = 'due' AND queued.due_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM turns AS other JOIN runs AS started ON started.id = other.run_id
+    WHERE other.conversation = turns.conversation
+        AND (started.status IN ('running', 'waiting') OR started.status = 'due' AND started.due_at IS NOT NULL))
+ORDER BY turns.conversation LIMIT :limit
+
+-- list_turns: the latest runs of a conversation before one, latest first
+SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
+WHERE turns.conversation = :conversation AND turns.turn < :before
+ORDER BY turns.turn DESC LIMIT :limit
+
+-- delete_idle_conversations: whose runs have all ended a while ago. The condition on the row itself is looked at again if
+-- a run was submitted meanwhile
+DELETE FROM conversations
+WHERE updated_at <= @now - :older_than AND id IN (
+    SELECT idle.id FROM conversations AS idle
+    WHERE idle.updated_at <= @now - :older_than AND NOT EXISTS (
+        SELECT 1 FROM turns JOIN runs ON runs.id = turns.run_id
+        WHERE turns.conversation = idle.id
+            AND (runs.status IN ('due', 'running', 'waiting') OR runs.updated_at > @now - :older_than))
+    ORDER BY idle.updated_at LIMIT :limit)
+RETURNING id
+
+-- delete_runs_of_conversation
+DELETE FROM runs WHERE id IN (SELECT run_id FROM turns WHERE conversation = :conversation) RETURNING id
+
+-- delete_turns
+DELETE FROM turns WHERE conversation = :conversation
