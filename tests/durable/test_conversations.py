@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,11 +16,13 @@ from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConversationBusy, UnknownConversation
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, JOB, OWED, PAY, Stop, ended
+from support.processes import PATIENCE, command
 from support.runs import within
 from support.stores import claimed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pellucid.durable import RunStore
     from pellucid.models import ModelRequest
@@ -366,3 +371,71 @@ async def test_a_conversation_is_purged_as_a_whole(location: Location, store: Ru
 async def test_a_claim_of_another_run_is_not_a_conversation(store: RunStore) -> None:
     """Runs submitted without one have none."""
     assert (await claimed(store)).conversation is None
+
+
+KILLED = """
+    import json, os, signal, sys
+    from pathlib import Path
+
+    import anyio
+
+    from pellucid import Agent
+    from pellucid.durable import open_store
+    from pellucid.durable_runs import DurableRuns
+    from pellucid.testing import FunctionModel
+
+    url, options, seen = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
+
+
+    def answer(request):
+        mark = seen / request.messages[-1].text
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str(len(request.messages))
+
+
+    async def main():
+        async with open_store(url, **options) as store:
+            await DurableRuns(store, [Agent("a", model=FunctionModel(answer))], lease=1, poll=0.05).work(concurrency=1)
+
+
+    anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the workers are processes of their own
+async def test_queued_runs_keep_their_order_when_workers_are_killed(
+    location: Location, store: RunStore, tmp_path: Path
+) -> None:
+    """Each run of two conversations kills the worker that calls its model first; others go on, one run at a time."""
+    runs = DurableRuns(store, [], conversations="queue")
+    ids = {name: [await runs.submit("a", f"{name}{n}", conversation_id=name) for n in range(3)] for name in "cd"}
+    await anyio.Path(tmp_path / "seen").mkdir()
+    program = command(KILLED, *location.arguments, tmp_path / "seen")
+    with ExitStack() as stack, anyio.fail_after(PATIENCE):
+        workers = [stack.enter_context(started(program)) for _ in range(2)]
+        deaths = 0
+        while deaths < 6:
+            for index, worker in enumerate(workers):
+                if worker.poll() is not None:
+                    assert worker.returncode == -signal.SIGKILL
+                    deaths += 1
+                    workers[index] = stack.enter_context(started(program))
+            await anyio.sleep(0.02)
+        for name in "cd":
+            async for _ in runs.events(ids[name][-1]):
+                pass
+    for name in "cd":
+        found = (await runs.conversation(name)).runs
+        assert [(run.run_id, run.output) for run in found] == list(zip(ids[name], ["1", "3", "5"], strict=True))
+
+
+@contextmanager
+def started(program: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program within the context."""
+    with subprocess.Popen(program) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

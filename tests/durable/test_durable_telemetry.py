@@ -237,7 +237,12 @@ async def test_a_worker_reports_what_the_store_holds(store: RunStore, telemetry:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runs.work)
         await until(lambda: bool(counted(telemetry, semconv.DURABLE_RUNS)))
-        assert counted(telemetry, semconv.DURABLE_RUNS) == {("due",): 1, ("running",): 0, ("waiting",): 1}
+        assert counted(telemetry, semconv.DURABLE_RUNS) == {
+            ("queued",): 0,
+            ("due",): 1,
+            ("running",): 0,
+            ("waiting",): 1,
+        }
         ages = counted(telemetry, semconv.DURABLE_DUE_AGE)
         assert ages[("a",)] == 0
         assert 0 < ages[("agent",)] < 60

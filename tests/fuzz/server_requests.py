@@ -42,6 +42,7 @@ SEEDS: Final = tuple(
     for line, headers, body in (
         ("POST /runs", f"{_AS_CALLER}Prefer: respond-async\r\n", '{"input": "Hi", "conversationId": "c"}'),
         ("POST /runs", f"{_AS_CALLER}Idempotency-Key: k\r\n", '{"input": [{"role": "user", "parts": []}]}'),
+        ("GET /conversations/c?limit=1&before=2", _AS_CALLER, ""),
         ("GET /runs/$RUN", f"{_AS_CALLER}traceparent: 00-{1:032x}-{1:016x}-01\r\n", ""),
         ("GET /runs/$RUN/events?wait=false", f"{_AS_CALLER}Last-Event-ID: 1\r\n", ""),
         ("POST /runs/$RUN/approvals", _AS_CALLER, '{"decisions": [{"approvalId": "x", "approved": true}]}'),

@@ -56,6 +56,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="runs end with their requests, and cannot wait",
     )
+    parser.add_argument(
+        "--conversations",
+        choices=("refuse", "queue"),
+        help="what to do with a run while another one of its conversation has not ended (default: refuse)",
+    )
     parser.add_argument("--no-worker", action="store_true", help="only serve; `pellucid worker` continues the runs")
 
 
@@ -68,13 +73,20 @@ def run(options: Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[server]'")
-    if options.no_store and (options.no_worker or options.public_url):
-        raise ConfigError("--no-store: without a store there are no workers; omit --no-worker and --public-url")
+    if options.no_store and (options.no_worker or options.public_url or options.conversations):
+        raise ConfigError(
+            "--no-store: without a store there are no workers and conversations; omit --no-worker, --public-url and "
+            "--conversations"
+        )
     agents = load_agents(options.agents)
     log_to_stderr()
     authenticate = authentication(options.host)
     tokens = tokens_of_environment()
-    run_options = {"completion": completion_of(options, tokens), "callbacks": callbacks_of_environment()}
+    run_options = {
+        "completion": completion_of(options, tokens),
+        "callbacks": callbacks_of_environment(),
+        "conversations": options.conversations or "refuse",
+    }
     queue = queue_of(options)
     telemetry = telemetry_of(options, Prometheus(port=None))
     metrics = telemetry.metrics_app.asgi if telemetry.metrics_app is not None else None
