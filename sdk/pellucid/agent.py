@@ -20,7 +20,7 @@ from pellucid.messages import Message
 from pellucid.offer.explain import Explanation, explain
 from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
 from pellucid.providers.readiness import Readiness, readiness_of
-from pellucid.run.journal import Journal
+from pellucid.run.journal import Journal, LiveText
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run
@@ -354,6 +354,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         options: CallerOptions,
         stream: Listeners | None = None,
         journal: Journal | None = None,
+        live: LiveText | None = None,
         check_tools: Callable[[Iterable[Tool]], None] | None = None,
     ) -> Run:
         configuration = self._configuration
@@ -364,6 +365,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             stream=stream,
             pipeline=configuration.pipeline,
             journal=journal,
+            live=live,
             check_tools=check_tools,
         )
         return create_run(configuration.setup, source, caller)

@@ -35,8 +35,8 @@ _TOKENS: Final = tuple(field.name for field in fields(Usage) if field.name.endsw
 _counts: Final = attrgetter(*_TOKENS)
 
 
-async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
-    """Return the model's response, in which every tool call has an id.
+async def infer(run: Run, request: ModelRequest, catalog: Catalog, *, is_closing: bool = False) -> ModelResponse:
+    """Return the model's response, in which every tool call has an id; `is_closing` if it is the closing answer.
 
     The models of a `FallbackModel` are called in turn; each attempt has a `chat` span. Where no reliability rule
     matches, a `FallbackModel` falls back as without rules.
@@ -45,7 +45,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         ModelError: the model failed; its own exception is the cause. With several models, the error of the last one
             has notes about the others.
     """
-    inference = _Inference(run, request, catalog, list(candidates(run.setup.model)))
+    inference = _Inference(run, request, catalog, list(candidates(run.setup.model)), is_closing)
     if run.setup.reliability is not None:
         return await inference.guarded(run.setup.reliability)
     while True:
@@ -62,20 +62,32 @@ class _Inference:
 
     Attributes:
         models: The model to call, and those to fall back to.
+        is_closing: Whether it is the closing answer of the run.
         gate: Gate of the reliability rules, if the agent has any.
         failures: Failures so far.
-        partial: Pieces of the answer, which the reader of the stream has received: another answer cannot follow them.
+        partial: Pieces of the answer of this attempt.
         attempts: Attempts so far.
+        is_streamed: Whether the answer of this attempt is streamed.
     """
 
     run: Run
     request: ModelRequest
     catalog: Catalog
     models: list[Model]
+    is_closing: bool = False
     gate: Gate | None = None
     failures: list[ModelError] = field(default_factory=list)
     partial: list[ModelDelta] = field(default_factory=list)
     attempts: int = 0
+    is_streamed: bool = False
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the reader of the stream has received pieces, which another answer cannot follow.
+
+        Readers of a durable run can tell the attempts apart.
+        """
+        return bool(self.partial) and self.run.reader is not None
 
     async def guarded(self, reliability: Reliability) -> ModelResponse:
         """Make attempts under the reliability rules."""
@@ -85,7 +97,7 @@ class _Inference:
         )
 
     def _obstacle(self, decision: Decision, error: BaseException | None) -> str | None:
-        if self.partial:
+        if self.is_seen:
             return "mid_stream"
         return "no_other" if decision.then == "retry_other" and len(self.models) == 1 else None
 
@@ -108,7 +120,7 @@ class _Inference:
 
     def falls_back(self, error: Exception) -> bool:
         """Switch to the next model of a `FallbackModel` after an error; return whether there is one."""
-        if not isinstance(error, ModelError) or self.partial or self.run.stop_cause():
+        if not isinstance(error, ModelError) or self.is_seen or self.run.stop_cause():
             return False
         return falls_back(self.run.setup.model, error) and self._next_model()
 
@@ -116,6 +128,8 @@ class _Inference:
         """Call the model once, within a boundary."""
         self.attempts += 1
         self.partial.clear()
+        run = self.run
+        self.is_streamed = run.reader is not None or (run.live is not None and run.live.is_wanted())
         try:
             return await self._observed(self.models[0])
         except ModelError as error:
@@ -135,7 +149,7 @@ class _Inference:
             server_address=getattr(model, "server_address", None),
             server_port=getattr(model, "server_port", None),
             conversation_id=run.conversation_id,
-            stream=run.reader is not None or None,
+            stream=self.is_streamed or None,
             output_type="json" if request.output is not None else None,
             attempt=self.attempts,
             **request.settings,
@@ -167,7 +181,7 @@ class _Inference:
     async def _answer(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
         run, timeout = self.run, self.run.limits.model_timeout
         try:
-            if run.reader is not None:
+            if self.is_streamed:
                 return await self._streamed(b, model, request)
             return _checked(
                 run, model, await race(model.generate, request, within=timeout, token=run.token, at_once=True)
@@ -182,12 +196,13 @@ class _Inference:
 
     async def _streamed(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
         run, chunks = self.run, Chunks(self.run, b, self.partial)
+        send = run.live.sender(run.scope.iteration, self.attempts, is_closing=self.is_closing) if run.live else None
         response_model: str | None = None
         run.scope.open[chunks] = lambda: chunks.count(_labels(model))  # if the run is abandoned
         timeout = run.limits.model_timeout
         try:
-            item = await race(read_stream, run, b, model, request, self.partial, chunks, within=timeout)
-            response = _checked(run, model, item)
+            item = await race(read_stream, run, b, model, request, self.partial, chunks, send, within=timeout)
+            response = _checked(run, model, item, is_streamed=True)
             response_model = response.model
             return response
         finally:
@@ -226,13 +241,13 @@ def _dollars(cost: object) -> float | None:
     return float(cost)
 
 
-def _checked(run: Run, model: Model, response: object) -> ModelResponse:
+def _checked(run: Run, model: Model, response: object, *, is_streamed: bool = False) -> ModelResponse:
     """Check that a model returned a response, and assign an id to every tool call without one."""
     if not isinstance(response, ModelResponse):
         raise ModelError(
             model.name,
             f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
-            f"{'; a stream must end with one' if run.reader is not None else ''}",
+            f"{'; a stream must end with one' if is_streamed else ''}",
             error_type="invalid_response",
             error_kind="invalid_response",
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.external import ExternalRequest
-from pellucid.models import ModelResponse
+from pellucid.models import ModelDelta, ModelResponse
 
 ANSWER: Final = "answer"
 """Step: the model has answered. Its messages are all those since the answer before."""
@@ -89,6 +89,18 @@ class Journal(Protocol):
 
     def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
         """Return the address and the token with which another process returns a result; None without a server."""
+        ...
+
+
+class LiveText(Protocol):
+    """Pieces of the answers of a durable run, for those who read it. Neither method waits."""
+
+    def is_wanted(self) -> bool:
+        """Return whether the next answer is to be streamed."""
+        ...
+
+    def sender(self, iteration: int, attempt: int, *, is_closing: bool) -> Callable[[ModelDelta], None]:
+        """Return the function that sends the pieces of one attempt to answer."""
         ...
 
 

@@ -245,7 +245,7 @@ async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) ->
     run.check_stopped()
     request, catalog = await compose(run, catalog, closing=True)
     run.check_stopped()
-    response = await infer(run, request, catalog)
+    response = await infer(run, request, catalog, is_closing=True)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.conversation.messages.append(Message("assistant", parts))
     _note_usage(run, b)

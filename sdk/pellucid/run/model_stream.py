@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
@@ -82,9 +82,15 @@ class Chunks:
 
 
 async def read_stream(
-    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta], chunks: Chunks
+    run: Run,
+    b: Boundary,
+    model: Model,
+    request: ModelRequest,
+    partial: list[ModelDelta],
+    chunks: Chunks,
+    send: Callable[[ModelDelta], None] | None = None,
 ) -> StreamItem | None:
-    """Read a stream to its end, emit each piece as it arrives, and return the last item."""
+    """Read a stream to its end, emit and `send` each piece as it arrives, and return the last item."""
     last: StreamItem | None = None
     pieces = _Pieces(run, b)
     request = replace(request, on_chunk=chunks.report)
@@ -96,6 +102,8 @@ async def read_stream(
                 chunks.piece()
                 partial.append(item)
                 pieces.emit(item)
+                if send is not None:
+                    send(item)
             last = item
     return last
 

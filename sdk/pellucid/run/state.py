@@ -25,7 +25,7 @@ from pellucid.providers.listing import Lister
 from pellucid.providers.skills import ActiveSkills, Skill
 from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.run.async_state import AsyncCalls
-from pellucid.run.journal import Folded, Journal
+from pellucid.run.journal import Folded, Journal, LiveText
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Boundary, Listeners, Pipeline, Recorded, Scope, current_scope
@@ -80,6 +80,7 @@ class CallerContext:
     Attributes:
         stream: Listeners of the stream's reader, if the run is streamed.
         journal: Journal of the pass, if the run is durable.
+        live: Sends pieces of the answers to those who read the durable run.
         check_tools: Checks the tools of each iteration, before the model is called, those of nested runs too; it raises
             to end the run.
         namespace: Namespace of the ids of calls; that of the run's own id by default.
@@ -91,6 +92,7 @@ class CallerContext:
     stream: Listeners | None = None
     pipeline: Pipeline | None = None
     journal: Journal | None = None
+    live: LiveText | None = None
     check_tools: Callable[[Iterable[Tool]], None] | None = None
     namespace: uuid.UUID | None = None
 
@@ -187,6 +189,7 @@ class Run:
         serial: Lock held by the call of a serial tool.
         async_calls: Its asynchronous tool calls.
         journal: Journal of the pass, if the run is durable.
+        live: Sends pieces of the answers to those who read the durable run, if anybody may.
         check_tools: Checks the tools of each iteration, if the caller wants that.
         writing: Lock held while the journal is written.
         folded: State in which the run was interrupted, if it was.
@@ -222,6 +225,7 @@ class Run:
         self.serial = anyio.Lock()
         self.async_calls = AsyncCalls()
         self.journal = caller.journal
+        self.live = caller.live
         self.check_tools = caller.check_tools
         self.writing = anyio.Lock()
         self.folded: Folded | None = None
