@@ -89,12 +89,14 @@ class Database(Protocol):
         writers: Number of transactions that may write at the same time.
         readers: Number of transactions that may read at the same time.
         poll: Seconds after which a waiter looks for itself, in case a notification was lost.
+        can_send: Whether `send` reaches other processes.
     """
 
     name: str
     writers: int
     readers: int
     poll: float
+    can_send: bool
 
     def open(self) -> None:
         """Create the schema, or bring it to the current version.
@@ -123,6 +125,14 @@ class Database(Protocol):
 
     def watch(self, wakeups: Wakeups) -> None:
         """Start to notify `wakeups` of commits, of all processes, in a thread of the database's own."""
+        ...
+
+    def send(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Send texts on channels to the receivers of all processes that watch, this one included.
+
+        Raises:
+            TransactionLost: the database did not answer.
+        """
         ...
 
     def close(self) -> None:

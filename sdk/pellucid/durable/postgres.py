@@ -36,7 +36,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """Options of libpq: without them, a host that is cut off is noticed after minutes."""
 
-_MAX_PAYLOAD: Final = 7_999
+MAX_PAYLOAD: Final = 7_999
 """Bytes of a notification."""
 
 _RECONNECT: Final = 0.5
@@ -53,6 +53,8 @@ class PostgresDatabase:
         statement_timeout: Seconds after which the server ends a statement, such as one that waits for a lock.
         poll: Seconds after which a waiter looks for itself.
     """
+
+    can_send = True
 
     def __init__(
         self,
@@ -152,6 +154,18 @@ class PostgresDatabase:
             finally:
                 selector.unregister(number)
 
+    def send(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Send notifications, in one message and one transaction."""
+        cursor: _Cursor | None = None
+        try:
+            cursor = self._idle.pop() if self._idle else self._connect().cursor()
+            _command(cursor, "; ".join(self._notify(*message) for message in messages))
+        except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+            if cursor is not None:
+                cursor.connection.close()
+            raise TransactionLost from error
+        self._idle.append(cursor)
+
     def close(self) -> None:
         """End the listening thread and close all connections."""
         if self._stop is not None and self._watcher is not None:
@@ -194,9 +208,9 @@ class PostgresDatabase:
         else:
             self._idle.append(cursor)
 
-    def _notify(self, channel: Channel, key: str) -> str:
+    def _notify(self, channel: str, key: str) -> str:
         payload = f"{channel} {key}"
-        if len(payload.encode()) > _MAX_PAYLOAD:
+        if len(payload.encode()) > MAX_PAYLOAD:
             payload = ""  # any run may be meant
         literal = payload.replace("'", "''")
         return f"NOTIFY {self._schema}, '{literal}'"
@@ -240,8 +254,10 @@ def _command(cursor: _Cursor, text: str) -> None:
 
 
 def _pass_on(wakeups: Wakeups, payload: str) -> None:
-    if payload:
-        channel, _, key = payload.partition(" ")
+    channel, _, key = payload.partition(" ")
+    if (receive := wakeups.receivers.get(channel)) is not None:
+        receive(key)
+    elif payload:
         wakeups.notify((channel, key))
     else:
         wakeups.notify_all()

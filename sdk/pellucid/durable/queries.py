@@ -46,6 +46,12 @@ def journal(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...
     return tuple(map(journal_entry, tx.all("list_journal", run_id=run_id, after=after)))
 
 
+def entry(tx: Transaction, run_id: str, key: str) -> JournalEntry | None:
+    """Return a journal entry."""
+    row = tx.one("find_entry", run_id=run_id, key=key)
+    return None if row is None else journal_entry(row)
+
+
 def steps(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
     """Return journal entries without content."""
     return tuple(map(journal_entry, tx.all("list_steps", run_id=run_id, after=after)))

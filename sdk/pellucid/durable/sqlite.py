@@ -39,6 +39,7 @@ class SQLiteDatabase:
 
     writers = 1
     readers = 4
+    can_send = False
 
     def __init__(
         self,
@@ -139,6 +140,9 @@ class SQLiteDatabase:
                 wakeups.notify_all()
         if connection is not None:
             connection.close()
+
+    def send(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Do nothing: a file has no notifications."""
 
     def close(self) -> None:
         """End the watching thread and close all connections."""

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pellucid.durable import calls, queries, runs
 from pellucid.durable.conversation_methods import ConversationMethods
 from pellucid.durable.conversations import IfBusy
+from pellucid.durable.live_methods import LiveMethods
 from pellucid.durable.records import (
     CallRecord,
     Cancellation,
@@ -34,12 +35,8 @@ from pellucid.types import JSONValue
 
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
-_EVENT_POLLS: Final = 10
-"""Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
-notification of them, while the expiry of a lease, which makes work, never has one."""
 
-
-class RunStore(ConversationMethods):
+class RunStore(ConversationMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -422,15 +419,6 @@ class RunStore(ConversationMethods):
         names = list(agents)
         check = partial(self._read, partial(queries.has_work, agents=names))
         return await self._wait([("work", name) for name in names], check, self._database.poll, timeout)
-
-    async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
-        """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
-
-        Raises:
-            UnknownRun: there is no such run.
-        """
-        check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
-        return await self._wait([("events", run_id)], check, _EVENT_POLLS * self._database.poll, timeout)
 
     async def statistics(self, *, is_open_only: bool = False) -> Statistics:
         """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -13,7 +14,7 @@ import anyio.to_thread
 
 from pellucid.durable.database import Database, Transaction, TransactionLost
 from pellucid.durable.records import Changes
-from pellucid.durable.wakeups import Key, Wakeups
+from pellucid.durable.wakeups import Key, Waiter, Wakeups
 from pellucid.errors import ConfigError, StoreUnavailable
 
 T = TypeVar("T")
@@ -36,6 +37,9 @@ class Transactions:
         self._read_limiter = anyio.CapacityLimiter(database.readers)
         self._wakeups = Wakeups()
         self._is_watching = False
+        self._is_closed = False
+        self._sending = anyio.Lock()
+        self._send_limiter = anyio.CapacityLimiter(1)  # threads of the application may all be busy
         self._listeners: list[Callable[[Changes], object]] = []
 
     def on_commit(self, listener: Callable[[Changes], object]) -> None:
@@ -52,6 +56,7 @@ class Transactions:
         Raises:
             ConfigError: the schema is of another version, or the database is not a store.
         """
+        self._is_closed = False
         try:
             await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
         except BaseException:
@@ -67,7 +72,22 @@ class Transactions:
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._database.close)
+            async with self._sending:  # the last message
+                self._is_closed = True
+                await anyio.to_thread.run_sync(self._database.close)
+
+    @contextmanager
+    def _subscribed(self, keys: Sequence[Key]) -> Iterator[Waiter]:
+        """Wake a waiter at notifications of these keys, within the block."""
+        with self._wakeups.subscribe(keys) as waiter:
+            self._watch()
+            yield waiter
+
+    def _watch(self) -> None:
+        """Start to receive notifications; a store without waiting tasks needs none."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._database.watch(self._wakeups)
 
     async def _wait(
         self,
@@ -76,10 +96,7 @@ class Transactions:
         poll: float,
         timeout: float,  # noqa: ASYNC109
     ) -> bool:
-        with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
-            if not self._is_watching:  # a store without waiting tasks needs no notifications
-                self._is_watching = True
-                self._database.watch(self._wakeups)
+        with self._subscribed(keys) as waiter, anyio.move_on_after(timeout):
             while True:
                 waiter.clear()
                 if await check():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -17,29 +17,55 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Waiter:
-    """A task that waits. Create it in the event loop of the task."""
+    """A task that waits. Create it in the event loop of the task.
+
+    Attributes:
+        is_woken: Whether `wake` was called since `clear`; `nudge` does not count.
+    """
 
     def __init__(self) -> None:
         self._token: EventLoopToken = current_token()
         self._event = anyio.Event()
+        self.is_woken = False
 
     def clear(self) -> None:
         """Forget earlier wake-ups; call it before each check of the condition."""
         self._event = anyio.Event()
+        self.is_woken = False
 
     async def wait(self) -> None:
         """Wait for a wake-up since `clear`."""
         await self._event.wait()
 
+    async def wait_again(self) -> None:
+        """Wait for a wake-up since `clear`, or a nudge from now on."""
+        if not self.is_woken:
+            self._event = anyio.Event()
+        await self._event.wait()
+
     def wake(self) -> None:
         """Wake the task, from any thread."""
-        call_soon(self._token, lambda: self._event.set())  # noqa: PLW0108  (the event at the time of the call)
+        call_soon(self._token, self._wake)
+
+    def _wake(self) -> None:
+        self.is_woken = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Wake the task in its event loop, for another reason than the condition."""
+        self._event.set()
 
 
 class Wakeups:
-    """Waiters by channel and key."""
+    """Waiters by channel and key.
+
+    Attributes:
+        receivers: Receivers of messages, by channels that have no waiters. They are called in the thread that listens,
+            and raise nothing.
+    """
 
     def __init__(self) -> None:
+        self.receivers: dict[str, Callable[[str], None]] = {}
         self._lock = threading.Lock()
         self._waiters: dict[Key, set[Waiter]] = {}
         self._is_needed = threading.Event()
