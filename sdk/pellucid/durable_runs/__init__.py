@@ -2,8 +2,9 @@
 
 from pellucid.durable_runs.callbacks import Callbacks, verify_callback
 from pellucid.durable_runs.conversations import Conversation
+from pellucid.durable_runs.live.follower import LiveEvents
 from pellucid.durable_runs.queue import Delivery, WorkQueue
-from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState
+from pellucid.durable_runs.records import RunDelta, RunEvent, RunEventPage, RunState, StreamMode
 from pellucid.durable_runs.runs import DurableRuns
 from pellucid.durable_runs.tokens import CallTokens, Completion
 
@@ -14,9 +15,12 @@ __all__ = [
     "Conversation",
     "Delivery",
     "DurableRuns",
+    "LiveEvents",
+    "RunDelta",
     "RunEvent",
     "RunEventPage",
     "RunState",
+    "StreamMode",
     "WorkQueue",
     "verify_callback",
 ]

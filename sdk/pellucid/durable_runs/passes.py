@@ -34,6 +34,7 @@ from pellucid.errors import (
 from pellucid.failures import error_type_of
 from pellucid.messages import Message, dump_messages
 from pellucid.options import CallerOptions
+from pellucid.run.journal import LiveText
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
@@ -48,7 +49,12 @@ PATIENCE: Final = 5.0
 
 
 async def run_pass(
-    store: RunStore, agent: Agent[Any, Any], claim: Claim, deps: Any, completion: Completion | None = None
+    store: RunStore,
+    agent: Agent[Any, Any],
+    claim: Claim,
+    deps: Any,
+    completion: Completion | None = None,
+    live: LiveText | None = None,
 ) -> PassOutcome:
     """Continue a claimed run until it waits, ends, or another worker has claimed it; return how the pass ended.
 
@@ -59,7 +65,7 @@ async def run_pass(
         _log.error("durable_run.given_up run_id=%s agent=%s", claim.run.id, agent.name)
         return "failed"
     try:
-        return await _run_pass(store, agent, claim, deps, completion)
+        return await _run_pass(store, agent, claim, deps, completion, live)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
         return "fenced"
@@ -78,7 +84,12 @@ async def run_pass(
 
 
 async def _run_pass(
-    store: RunStore, agent: Agent[Any, Any], claim: Claim, deps: Any, completion: Completion | None = None
+    store: RunStore,
+    agent: Agent[Any, Any],
+    claim: Claim,
+    deps: Any,
+    completion: Completion | None,
+    live: LiveText | None,
 ) -> PassOutcome:
     if claim.run.cancel_reason is not None:
         ending = await _finish(store, claim, "cancelled", None)
@@ -92,7 +103,7 @@ async def _run_pass(
         options: CallerOptions = {"signal": token}
         if identity is not None:
             options["identity"] = identity
-        run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+        run = agent._create_run(source, deps, options, journal=journal, live=live)  # noqa: SLF001  (not public: a journal is the SDK's)
     except StoreUnavailable:
         raise
     except Exception as error:  # noqa: BLE001  (the rows are damaged, or not this agent's)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal, Protocol, TypeAlias
 
 from pellucid.durable import RunStore
@@ -64,4 +64,31 @@ class WorkQueue(Protocol):
 
         A queue that is not available raises nothing: it has no messages.
         """
+        ...
+
+
+class Relay(Protocol):
+    """Carries pieces of answers from workers to readers in other processes, and the other way which runs are read.
+
+    Messages may be lost. What a relay cannot send it drops; it raises nothing. A queue that has one has it as `relay`.
+    """
+
+    def open(self, announced: Callable[[str], None], received: Callable[[str], None]) -> None:
+        """Call functions with the messages of other processes from now on, from any thread."""
+        ...
+
+    async def follow(self, run_id: str) -> None:
+        """Receive the pieces of a run from now on; may be called again."""
+        ...
+
+    def leave(self, run_id: str) -> None:
+        """Stop receiving the pieces of a run."""
+        ...
+
+    async def announce(self, texts: Sequence[str]) -> None:
+        """Send messages about runs that are read to all processes."""
+        ...
+
+    async def send(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Send pieces: ids of runs, and texts of at most 7,900 bytes."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, format_trace_id, get_current_span
@@ -18,6 +18,9 @@ from pellucid.durable.records import FINAL
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, Usage, load_messages
 from pellucid.types import JSONObject, JSONValue
+
+StreamMode: TypeAlias = Literal["read", "always", "never"]
+"""When models stream the answers of durable runs: if anybody reads when an answer begins, always, or never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,36 @@ class RunEvent:
     type: str
     data: JSONObject
     time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunDelta:
+    """Piece of an answer of a durable run, while the model writes it. It is not stored.
+
+    When `key`, `claim` or `attempt` is another one than that of the piece before, discard the text so far: another
+    answer has begun, or the same one again.
+
+    Attributes:
+        key: The answer, as in the event `step.answer` that takes the place of its pieces.
+        claim: Number of the claim of the run; it grows when another worker continues the run.
+        attempt: Number of the attempt to call a model for this answer.
+        type: Kind of the content: `text`, `reasoning`, or `tool_call` with the name of a tool.
+        offset: Characters (Unicode code points) of this type before the piece. It is greater than what the reader has
+            if the reader came late, or was so slow that pieces were dropped.
+        content: The new text.
+    """
+
+    key: str
+    claim: int
+    attempt: int
+    type: str
+    offset: int
+    content: str
+
+    @property
+    def iteration(self) -> int:
+        """Iteration of the run, counted from 1."""
+        return int(self.key.partition(":")[0])
 
 
 def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:

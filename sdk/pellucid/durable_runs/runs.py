@@ -25,9 +25,11 @@ from pellucid.durable_runs.callbacks.options import Callbacks
 from pellucid.durable_runs.conversations import Conversation, Conversations, conversation_key
 from pellucid.durable_runs.conversations import read as read_conversation
 from pellucid.durable_runs.endings import record_cancelled
+from pellucid.durable_runs.live.follower import Follower, LiveEvents
+from pellucid.durable_runs.live.hub import hub_of
 from pellucid.durable_runs.metrics import StoreMetrics
 from pellucid.durable_runs.queue import WorkQueue
-from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
+from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, StreamMode, approval_of, event_of, state_of
 from pellucid.durable_runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable_runs.tokens import Completion
 from pellucid.durable_runs.worker import Worker
@@ -72,6 +74,8 @@ class DurableRuns:
         queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
         conversations: What to do with a run that is submitted to a conversation in which another one has not ended:
             `refuse` it, or `queue` it until then.
+        stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
+            `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -92,6 +96,7 @@ class DurableRuns:
         telemetry: Pipeline | None = None,
         queue: WorkQueue | None = None,
         conversations: Conversations = "refuse",
+        stream: StreamMode = "read",
     ) -> None:
         listed = list(agents)
         self._agents = {agent.name: agent for agent in listed}
@@ -104,6 +109,8 @@ class DurableRuns:
             raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
         if conversations not in get_args(Conversations):
             raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
+        if stream not in get_args(StreamMode):
+            raise ConfigError(f"DurableRuns(stream={stream!r}): must be 'read', 'always' or 'never'")
         self._store = store
         self._conversations = conversations
         self._telemetry = telemetry
@@ -117,6 +124,9 @@ class DurableRuns:
         )
         if queue is not None:
             queue.attach(store)
+        self._hub = hub_of(store) if stream != "never" else None
+        if self._hub is not None and (relay := getattr(queue, "relay", None)) is not None:
+            self._hub.use(relay)
         self._worker = Worker(
             store=store,
             agents=self._agents,
@@ -126,6 +136,8 @@ class DurableRuns:
             deps=deps,
             completion=completion,
             metrics=self._metrics,
+            hub=self._hub,
+            is_always_streamed=stream == "always",
         )
         self._callbacks = callbacks
         self._deliverer = (
@@ -233,6 +245,29 @@ class DurableRuns:
                 return
             if not page.has_more:
                 await self.wait_for_events(run_id, after, _WAIT)
+
+    def stream(self, run_id: str, after: int = 0) -> LiveEvents:
+        """Follow a run: its events after a sequence number, and the pieces of its answers as models write them.
+
+        ```python
+        async with runs.stream(run_id) as events:
+            async for event in events:
+                if isinstance(event, RunDelta):
+                    print(event.content, end="")
+        ```
+
+        Events are those of `events`, with the text of an answer as `content` of its `step.answer`. Pieces are
+        `RunDelta` objects, which are not stored: a reader gets those that are written while it reads.
+        """
+        return LiveEvents(self._follower(run_id, after))
+
+    def _follower(self, run_id: str, after: int) -> Follower:
+        return Follower(self._store, self._hub, run_id, after)
+
+    async def _expect_reader(self, run_id: str) -> None:
+        """Let the first answer of a run that is to be submitted be streamed; a reader must come soon."""
+        if self._hub is not None:
+            await self._hub.expect(run_id)
 
     async def event_page(self, run_id: str, after: int = 0) -> RunEventPage:
         """Return the events of a run after a sequence number that are there already, 1,000 at most.

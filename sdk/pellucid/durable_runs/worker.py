@@ -11,6 +11,8 @@ import anyio
 
 from pellucid.agent import Agent
 from pellucid.durable import Recovery, RunStore
+from pellucid.durable_runs.live.hub import Hub
+from pellucid.durable_runs.live.pass_text import PassText
 from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
 from pellucid.durable_runs.sources import Claims, Source, Work
@@ -32,6 +34,8 @@ class Worker:
     deps: Any
     completion: Completion | None
     metrics: StoreMetrics
+    hub: Hub | None
+    is_always_streamed: bool
 
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
@@ -40,6 +44,8 @@ class Worker:
     async def work(self, concurrency: int) -> None:
         """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
         slots = anyio.Semaphore(concurrency)
+        if self.hub is not None:
+            self.hub.open()
         with self.metrics.working(concurrency):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._sweep)
@@ -68,7 +74,8 @@ class Worker:
         self.metrics.claimed(claim, work.source)
         outcome: PassOutcome = "interrupted"
         try:
-            outcome = await run_pass(self.store, self.agents[claim.run.agent], claim, self.deps, self.completion)
+            live = PassText(self.hub, claim, is_always=self.is_always_streamed) if self.hub is not None else None
+            outcome = await run_pass(self.store, self.agents[claim.run.agent], claim, self.deps, self.completion, live)
         finally:
             self.metrics.pass_ended(claim.run.agent, outcome)
             work.end(outcome)

@@ -1,0 +1,43 @@
+"""Pieces of the answers of one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pellucid.durable import Claim
+from pellucid.durable_runs.live.hub import Hub
+from pellucid.durable_runs.records import RunDelta
+from pellucid.models import ModelDelta
+
+
+class PassText:
+    """Publishes the pieces of the answers of a pass, if anybody reads them.
+
+    Args:
+        hub: The hub.
+        claim: Claim of the pass.
+        is_always: Whether answers are streamed also if nobody reads when they begin.
+    """
+
+    def __init__(self, hub: Hub, claim: Claim, *, is_always: bool) -> None:
+        self._hub = hub
+        self._run_id, self._claim = claim.run.id, claim.run.fence
+        self._is_always = is_always
+
+    def is_wanted(self) -> bool:
+        """Return whether the next answer is to be streamed."""
+        return self._is_always or self._hub.is_read(self._run_id)
+
+    def sender(self, iteration: int, attempt: int, *, is_closing: bool) -> Callable[[ModelDelta], None]:
+        """Return the function that publishes the pieces of one attempt to answer."""
+        hub, run_id, claim = self._hub, self._run_id, self._claim
+        key = f"{iteration}:closing" if is_closing else f"{iteration}"
+        offsets = {"text": 0, "reasoning": 0, "tool_call": 0}
+
+        def send(delta: ModelDelta) -> None:
+            offset = offsets[delta.type]
+            offsets[delta.type] = offset + len(delta.content)
+            if hub.is_read(run_id):
+                hub.publish(run_id, RunDelta(key, claim, attempt, delta.type, offset, delta.content))
+
+        return send
