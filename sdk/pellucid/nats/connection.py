@@ -135,15 +135,20 @@ class Connection:
     async def on_connect(self, hook: ConnectHook) -> None:
         """Call a function with each new client, such as one that subscribes, and now if there is one."""
         self._hooks.append(hook)
-        if self._client is not None and self._client.is_connected:
-            await hook(self._client)
+        if (client := self.current) is not None:
+            await hook(client)
+
+    @property
+    def current(self) -> Client | None:
+        """The client, if it is connected."""
+        return self._client if self._client is not None and self._client.is_connected else None
 
     async def client(self) -> Client:
         """Return the client, once it is connected."""
         while True:
             await self._is_connected.wait()
-            if self._client is not None and self._client.is_connected:
-                return self._client
+            if (client := self.current) is not None:
+                return client
             await anyio.sleep(_RETRY)  # between the loss of a connection and its notice
 
     async def stream(self) -> JetStreamContext:

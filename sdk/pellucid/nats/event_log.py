@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from nats.js.errors import APIError, NotFoundError
 
+from pellucid.durable_runs.live.pieces import body_of
 from pellucid.durable_runs.records import RunEvent
 from pellucid.nats.connection import Connection
 from pellucid.types import JSONObject
@@ -35,13 +36,7 @@ class Position:
 
 def decoded(data: bytes) -> dict[str, Any] | None:
     """Return the body of a message about an event; None for a message of something else."""
-    try:
-        body: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict) or not all(isinstance(body.get(name), kind) for name, kind in _FIELDS.items()):
-        return None
-    return body
+    return body_of(data, **_FIELDS)
 
 
 class EventLog:

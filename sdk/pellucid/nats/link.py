@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from pellucid.nats.connection import Connection
 from pellucid.nats.deliveries import Deliveries, NATSDelivery
 from pellucid.nats.event_log import EventLog
+from pellucid.nats.live import LiveSubjects
 from pellucid.nats.metrics import QueueMetrics
 from pellucid.nats.options import Options
 from pellucid.nats.outbox import Outbox
@@ -31,10 +32,12 @@ class Link:
     Attributes:
         log: Writes events.
         outbox: Sends messages about runs that are due; `put` can be called from any thread.
+        live: Sends and receives what is not stored.
     """
 
     def __init__(self, connection: Connection, deliveries: Deliveries, outbox: Outbox) -> None:
         self.log = EventLog(connection)
+        self.live = LiveSubjects(connection)
         self.outbox = outbox
         self._connection = connection
         self._deliveries = deliveries

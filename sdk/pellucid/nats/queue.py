@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import get_current_span
 
@@ -22,10 +20,9 @@ from pellucid.approvals.checkpoint import trace_of
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.durable import Changes, RunStore
 from pellucid.durable.wakeups import Waiter
-from pellucid.durable_runs.queue import Delivery
+from pellucid.durable_runs.queue import Delivery, Relay
 from pellucid.durable_runs.records import RunEvent
 from pellucid.errors import ConfigError
-from pellucid.failures import stack_of
 from pellucid.nats.metrics import QueueMetrics
 from pellucid.nats.options import Options, StreamLimits, servers_of
 from pellucid.nats.subjects import Names
@@ -34,6 +31,8 @@ from pellucid.telemetry import Pipeline
 if TYPE_CHECKING:  # what needs nats-py
     from pellucid.nats.copies import Copies
     from pellucid.nats.link import Link
+    from pellucid.nats.relay import NATSRelay
+    from pellucid.nats.thread import Thread
 
 _log = logging.getLogger("pellucid.nats")
 
@@ -100,13 +99,29 @@ class NATSQueue:
             connect_options=connect_options or {},
         )
         self._metrics = QueueMetrics(telemetry)
-        self._thread: _Thread | None = None
+        self._thread: Thread | None = None
         self._store: RunStore | None = None
         self._copies: Copies | None = None
+        self._relay: NATSRelay | None = None
+
+    @property
+    def relay(self) -> Relay:
+        """Carries pieces of answers between processes, for `DurableRuns`.
+
+        Raises:
+            ConfigError: the queue was not entered.
+        """
+        self._entered()
+        assert self._relay is not None  # it was entered
+        return self._relay
 
     async def __aenter__(self) -> Self:
         """Start to connect; a server that is away is tried again and again."""
-        self._thread = await anyio.to_thread.run_sync(_Thread, self._options, self._metrics)
+        from pellucid.nats.relay import NATSRelay
+        from pellucid.nats.thread import Thread
+
+        self._thread = await anyio.to_thread.run_sync(Thread, self._options, self._metrics)
+        self._relay = NATSRelay(self._thread)
         return self
 
     async def __aexit__(
@@ -185,56 +200,10 @@ class NATSQueue:
             with suppress(RuntimeError):  # the queue was closed first
                 thread.start(reader.close)
 
-    def _entered(self) -> _Thread:
+    def _entered(self) -> Thread:
         if self._thread is None:
             raise ConfigError("NATSQueue: the queue is not open; use it within `async with NATSQueue(...) as queue`")
         return self._thread
-
-
-class _Thread:
-    """Thread with the event loop of a link. Creating and closing it block.
-
-    Attributes:
-        link: The link, whose methods run in the thread.
-    """
-
-    def __init__(self, options: Options, metrics: QueueMetrics) -> None:
-        from pellucid.nats.link import serve
-
-        self._context = start_blocking_portal("asyncio")
-        self._portal: BlockingPortal = self._context.__enter__()
-        self._serving, self.link = self._portal.start_task(serve, self._portal, options, metrics)
-        self._serving.add_done_callback(_log_failure)
-
-    async def call(self, function: Callable[[*Arguments], Awaitable[T]], /, *arguments: *Arguments) -> T:
-        """Return what an async function returns; if the caller is cancelled, so is the function."""
-        waiter = Waiter()
-        future = self.start(function, *arguments)
-        future.add_done_callback(lambda _: waiter.wake())
-        try:
-            await waiter.wait()
-        except BaseException:
-            future.cancel()
-            raise
-        return future.result()
-
-    def start(self, function: Callable[[*Arguments], Awaitable[T]], /, *arguments: *Arguments) -> Future[T]:
-        """Start an async function.
-
-        Raises:
-            RuntimeError: the thread has ended.
-        """
-        return self._portal.start_task_soon(function, *arguments)
-
-    def close(self) -> None:
-        """Close the connection and end the thread."""
-        self._serving.cancel()
-        self._context.__exit__(None, None, None)
-
-
-def _log_failure(serving: Future[Any]) -> None:
-    if not serving.cancelled() and (error := serving.exception()) is not None:
-        _log.error("nats.failed; runs continue without the queue; this is a bug in Pellucid\n%s", stack_of(error))
 
 
 class _Handover:
@@ -271,7 +240,7 @@ async def _receive(link: Link, handover: _Handover, agents: tuple[str, ...], tim
         handover.put(delivery)
 
 
-def _copy_from_thread(token: EventLoopToken, thread: _Thread, copies: Copies, run_id: str, request: Any) -> None:
+def _copy_from_thread(token: EventLoopToken, thread: Thread, copies: Copies, run_id: str, request: Any) -> None:
     """Copy the events of a run in the event loop of the store, and answer the request."""
 
     def answer(outcome: str, seq: int) -> None:

@@ -37,6 +37,11 @@ class Names:
         """Return the subject of messages about an agent or a run."""
         return f"{self.prefix}.{kind}.{token(key)}"
 
+    @property
+    def readers(self) -> str:
+        """Subject of messages that say which runs are read."""
+        return f"{self.prefix}.readers"
+
     def all(self, kind: str) -> str:
         """Return the pattern of all subjects of a kind of message."""
         return f"{self.prefix}.{kind}.*"
