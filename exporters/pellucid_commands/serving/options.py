@@ -7,10 +7,10 @@ import math
 import os
 from argparse import ArgumentTypeError
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from pellucid.durable import open_store
-from pellucid.durable_runs import Callbacks, CallTokens, Completion
+from pellucid.durable_runs import Callbacks, CallTokens, Completion, StreamMode
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
@@ -59,6 +59,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lease", type=float, default=30.0, metavar="SECONDS", help="when others continue a lost run (default: 30)"
+    )
+    parser.add_argument(
+        "--stream",
+        choices=get_args(StreamMode),
+        default="read",
+        help="stream answers if somebody reads when they begin, always, or never (default: read)",
     )
     parser.add_argument(
         "--public-url", metavar="URL", help="address of the server for outside workers, https://example.org/agents"

@@ -114,7 +114,7 @@ async def _serve(
     from pellucid.server import create_app
 
     async with opened_store(options, run_options["queue"]) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
+        runs = DurableRuns(store, agents, lease=options.lease, stream=options.stream, **run_options)
         app = create_app(runs, **app_options)
         worker = anyio.CancelScope()
 

@@ -59,7 +59,7 @@ def run(options: Namespace) -> int:
 
 async def _work(options: Namespace, agents: Sequence[Agent], run_options: Mapping[str, Any]) -> None:
     async with opened_store(options, run_options["queue"]) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
+        runs = DurableRuns(store, agents, lease=options.lease, stream=options.stream, **run_options)
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))

@@ -6,16 +6,17 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, cast
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from pellucid.durable_runs import DurableRuns, RunEvent
+from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent
 from pellucid.durable_runs.states import state_json
 from pellucid.errors import StoreUnavailable, UnknownRun
+from pellucid.events import InferenceDelta
 from pellucid.server.draining import Draining
 from pellucid.server.problems import Problem
 
@@ -30,7 +31,7 @@ HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """Events of a run, and its state at the end.
+    """Events of a run, with pieces of its answers between them, and its state at the end.
 
     Attributes:
         runs: The runs.
@@ -63,21 +64,23 @@ class EventStream:
             _log.warning("server.stream_ended run_id=%s %s", self.run_id, error)
 
     async def _events(self, after: int) -> AsyncGenerator[bytes]:
-        while not self.draining.is_active:
-            page = await self.runs.event_page(self.run_id, after)
-            for event in page.events:
-                after = event.seq
-                yield _event(event)
-            if page.has_more:
-                continue
-            if page.is_over or (page.status == "waiting" and not self.stays):
-                yield encoded("run", state_json(await self.runs.status(self.run_id)))
-                return
-            is_new = False
-            with self.draining.interruptible():
-                is_new = await self.runs.wait_for_events(self.run_id, after, self.heartbeat)
-            if not is_new and not self.draining.is_active:
-                yield BEAT
+        with self.runs._follower(self.run_id, after) as follower:  # noqa: SLF001  (not public: it has no heartbeat)
+            await follower.announce()
+            while not self.draining.is_active:
+                page = await follower.page()
+                for event in page.events:
+                    yield _event(event)
+                if not page.has_more and (page.is_over or (page.status == "waiting" and not self.stays)):
+                    yield encoded("run", state_json(await self.runs.status(self.run_id)))
+                    return
+                while not (follower.is_stale or self.draining.is_active):
+                    for piece in await follower.pieces():
+                        yield _piece(piece)
+                    is_new = False
+                    with self.draining.interruptible():
+                        is_new = await follower.wait(self.heartbeat)
+                    if not is_new and not self.draining.is_active:
+                        yield BEAT
 
 
 class _ClosedStream(StreamingResponse):
@@ -109,6 +112,11 @@ def position(request: Request) -> int:
 
 def _event(event: RunEvent) -> bytes:
     return encoded(event.type, {**event.data, "time": event.time}, event.seq)
+
+
+def _piece(piece: RunDelta) -> bytes:
+    """Return a piece of an answer; without a number, so that a client continues after the last stored event."""
+    return encoded(InferenceDelta.name, {"iteration": piece.iteration, **asdict(piece)})
 
 
 def encoded(kind: str, data: Any, seq: int | None = None) -> bytes:

@@ -187,6 +187,9 @@ _LIMIT: Final = _parameter("query", "limit", {"type": "integer", "minimum": 1, "
 _WAIT: Final = _parameter("query", "wait", {"enum": ["true", "false"]})
 _KEY: Final = _parameter("header", "Idempotency-Key", {"type": "string", "pattern": "^[!-~]{1,255}$"})
 _ERROR: Final = "Error"
+_STREAM: Final = (
+    "Stored events, which have ids; pieces of answers, `inference.delta` without an id; and the state as the last one."
+)
 
 _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
     "/runs": (
@@ -215,8 +218,8 @@ _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
     "/runs/{run_id}/events": (
         "get",
         _Operation(
-            summary="Stream the events of a run.",
-            answers={"200": ("Events, and the state as the last one.", "stream")},
+            summary="Stream the events of a run, and its answers while models write them.",
+            answers={"200": (_STREAM, "stream")},
             parameters=(*_POSITION, _WAIT),
             errors=("400",),
         ),

@@ -122,16 +122,19 @@ class RunEndpoints:
         body = await self.bodies.read(request, SubmitBody)
         after, stays = position(request), _stays(request)
         key = _idempotency_key(request)
+        run_id, is_streamed = _run_id(caller, key), "text/event-stream" in request.headers.get("accept", "")
+        if is_streamed:
+            await self.runs._expect_reader(run_id)  # noqa: SLF001  (not public: the reader comes after the run)
         run_id = await self.runs.submit(
             agent_named(body.agent, self.runs.agents),
             input_of(body),
             identity=caller,
             conversation_id=body.conversation_id or caller.conversation_id,
-            run_id=_run_id(caller, key),
+            run_id=run_id,
             callback=body.callback_url,
         )
         headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
-        if "text/event-stream" in request.headers.get("accept", ""):
+        if is_streamed:
             return self._stream(request, run_id, after, headers, stays=stays)
         if "respond-async" not in request.headers.get("prefer", ""):
             with self.draining.interruptible(), anyio.move_on_after(self.max_wait):
