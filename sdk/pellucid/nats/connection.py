@@ -61,6 +61,7 @@ class Connection:
         self._is_connected = anyio.Event()
         self._is_warned = False
         self._hooks: list[ConnectHook] = []
+        self._missed: list[ConnectHook] = []
         self._agents: set[str] = set()
         self._setup = anyio.Lock()
 
@@ -90,6 +91,9 @@ class Connection:
         async def on_reconnected() -> None:
             self._is_warned = False
             self._is_connected.set()
+            missed, self._missed = self._missed, []
+            for hook in missed:
+                await hook(client)
 
         async def on_closed() -> None:
             closed.set()
@@ -109,6 +113,7 @@ class Connection:
         )
         self._client = client
         await self.set_up()
+        self._missed.clear()
         for hook in self._hooks:
             await hook(client)
         self._is_warned = False
@@ -137,6 +142,8 @@ class Connection:
         self._hooks.append(hook)
         if (client := self.current) is not None:
             await hook(client)
+        else:
+            self._missed.append(hook)  # called by a client that connects again; a new one calls all
 
     @property
     def current(self) -> Client | None:
