@@ -138,7 +138,7 @@ async def test_several_clients(scene: Scene) -> None:
 async def test_other_callers_get_nothing(scene: Scene) -> None:
     """A run of somebody else is unknown, and is not read."""
     clients = {"ann": Client(), "bob": Client()}
-    options = {"authenticate": lambda request: Identity(principal=request.headers["x-user"])}
+    options: dict[str, Any] = {"authenticate": lambda request: Identity(principal=request.headers["x-user"])}
     async with scene.serve(Agent("a", model=spoken(clients["ann"])), **options):
         ann, bob = clients["ann"], clients["bob"]
 
