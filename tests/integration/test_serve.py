@@ -195,6 +195,9 @@ def test_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not list(tmp_path.glob("*.db"))
     assert main(["serve", "freight_bare:agent", "--no-store", "--no-worker"]) == 2
     assert "omit --no-worker" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["serve", "freight_bare:agent", "--roles", "manager"])
+    assert "'manager' is no role" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])

@@ -163,7 +163,7 @@ async def test_a_failed_run_does_not_end_the_conversation(scene: Scene) -> None:
 async def test_without_a_store_the_client_sends_the_messages_again(*, stream: bool) -> None:
     """The answer has all messages; with the next one added, they are the input of the next run."""
     headers = STREAM if stream else {}
-    transport = httpx.ASGITransport(create_agent_app([counting()]))
+    transport = httpx.ASGITransport(create_agent_app([counting()], roles=("user", "assistant")))
     messages: list[dict[str, Any]] = []
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
         for output in ("1", "3", "5"):

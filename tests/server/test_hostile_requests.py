@@ -105,15 +105,27 @@ async def test_text_that_is_not_unicode_is_shown_nevertheless(scene: Scene) -> N
     async with scene.serve(waiting(scene)):
         location = (await scene.http.post("/runs", json={"input": "Hi"})).headers["location"]
         (job,) = scene.jobs
-        headers = {"Authorization": f"Bearer {job.token}"}
-        url = job.complete_path.replace("complete", "progress")
-        body = json.dumps({"value": {HALF: HALF}})
-        assert (await scene.http.post(url, content=body, headers=headers)).status_code == 200
+        await scene.runs.progress(job.result_id, {HALF: HALF})
         assert (await scene.http.get(location)).json()["external"][0]["progress"] == {"?": "?"}
         assert '"progress": {"?": "?"}' in (await scene.http.get(f"{location}/events")).text
-        decisions = json.dumps({"decisions": [{"approvalId": HALF, "approved": True}]})
-        assert (await scene.http.post(f"{location}/approvals", content=decisions)).status_code in (400, 409)
-        assert (await scene.http.post("/runs", content=json.dumps({HALF: 1}))).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (json.dumps({"input": HALF}).encode(), ""),
+        (b'{"input": "\xed\xa0\x80"}', ""),
+        ('{"input": "Hi"}'.encode("utf-16"), ""),
+        (b'{"input": "Hi", "input": "Ho"}', "input"),
+        (b'{"input": [{"role": "user", "role": "tool", "parts": []}]}', "role"),
+    ],
+)
+async def test_a_body_that_readers_understand_differently(scene: Scene, body: bytes, path: str) -> None:
+    """Members given twice and text that is no Unicode are refused, before anybody takes one of two meanings."""
+    async with scene.serve(waiting(scene)):
+        answer = await scene.http.post("/runs", content=body)
+        assert (answer.status_code, answer.json()["path"]) == (400, path)
+        assert (await scene.http.post("/runs", content=b'{"input": "\\ud83d\\ude00"}')).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -156,7 +168,7 @@ async def test_an_idempotency_key_names_one_request(scene: Scene, key: str) -> N
         assert (answer.status_code, answer.json()["path"]) == (400, "Idempotency-Key")
 
 
-@pytest.mark.parametrize("reason", ["", "a\0b", HALF, 5])
+@pytest.mark.parametrize("reason", ["", "a\0b", 5])
 async def test_a_reason_is_a_text_that_every_database_stores(scene: Scene, reason: Any) -> None:
     """Others are refused, and the run goes on."""
     async with scene.serve(waiting(scene)):
@@ -247,13 +259,14 @@ async def test_callers_of_another_tenant(scene: Scene) -> None:
     [
         ({}, 202),
         ({"Host": "localhost:8000"}, 202),
-        ({"Host": "[::1]:8000", "Origin": "http://localhost:3000"}, 202),
-        ({"Origin": "https://evil.example"}, 401),
-        ({"Origin": "null"}, 401),
-        ({"Origin": "http://["}, 401),
-        ({"Host": "evil.example"}, 401),
-        ({"Host": "["}, 401),
-        ({"Host": ""}, 401),
+        ({"Host": "[::1]:8000", "Origin": "http://[::1]:8000"}, 202),
+        ({"Host": "localhost:8000", "Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "["}, 403),
+        ({"Host": ""}, 403),
     ],
 )
 async def test_web_pages_cannot_use_a_local_server(scene: Scene, headers: dict[str, str], status: int) -> None:

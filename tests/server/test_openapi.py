@@ -65,7 +65,7 @@ def serving(scene: Scene) -> Iterator[Served]:
 
     async def main() -> None:
         agent = Agent("a", model=FunctionModel(answer), tools=[scene.job(deadline=600)])
-        async with scene.serve(agent, authenticate=bearer(SECRET), max_wait=0.2, heartbeat=0.05):
+        async with scene.serve(agent, authenticate=bearer(SECRET), heartbeat=0.05, patience=600):
             server.append(uvicorn.Server(uvicorn.Config(scene.app, port=0, log_level="error", lifespan="off")))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server[0].serve)

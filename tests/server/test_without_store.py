@@ -114,7 +114,7 @@ async def test_a_run_without_tracing_has_no_trace() -> None:
 async def test_a_run_is_streamed() -> None:
     """Its events with the pieces of the answer, and its state as the last one; messages continue a conversation."""
     agent = Agent("a", model=FunctionModel(lambda request: f"{len(request.messages)} messages"))
-    async with client(agent) as http:
+    async with client(agent, roles=("user", "assistant")) as http:
         history = dump_messages((await agent.run("Hi")).messages)
         body = {"input": [*history, *dump_messages((await agent.run("And?")).messages)[:1]]}
         answer = await http.post("/runs", json=body, headers=STREAM)

@@ -61,7 +61,11 @@ class Scene:
 
     @asynccontextmanager
     async def serve(
-        self, *agents: Agent[Any, Any], conversations: Conversations = "refuse", **options: Any
+        self,
+        *agents: Agent[Any, Any],
+        conversations: Conversations = "refuse",
+        patience: float = 60,
+        **options: Any,
     ) -> AsyncIterator[Scene]:
         """Serve agents within the context."""
         async with self._location.open() as store:
@@ -79,7 +83,7 @@ class Scene:
                 anyio.create_task_group() as tasks,
             ):
                 tasks.start_soon(self.runs.work)
-                with anyio.fail_after(60):
+                with anyio.fail_after(patience):
                     yield self
                 tasks.cancel_scope.cancel()
 

@@ -112,8 +112,13 @@ async def _serve_http(app: ASGIApp, options: Namespace) -> None:
 
 
 def _http_app(server: Server[Any], options: Namespace) -> ASGIApp:
-    """Return the application, for known callers."""
-    return _Authenticated(server.streamable_http_app(host=options.host), authentication(options.host))
+    """Return the application, for known callers; without a bearer token, for programs of this machine."""
+    from pellucid.server import loopback_only
+    from pellucid.server.pages import LOCAL_NAMES, PageGuard
+
+    authenticate = authentication(options.host)
+    app = _Authenticated(server.streamable_http_app(host=options.host), authenticate)
+    return PageGuard(app, origins=(), hosts=LOCAL_NAMES) if authenticate is loopback_only else app
 
 
 class _Authenticated:
@@ -126,13 +131,13 @@ class _Authenticated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.requests import Request
 
-        from pellucid.server.callers import caller_of
+        from pellucid.server.access import Access
         from pellucid.server.problems import Problem, answer
 
         if scope["type"] == "http":
             request = Request(scope)
             try:
-                await caller_of(request, self._authenticate)
+                await Access(self._authenticate).identity(request, "submit")
             except Problem as problem:
                 await answer(request, problem)(scope, receive, send)
                 return

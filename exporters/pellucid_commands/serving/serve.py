@@ -10,6 +10,8 @@ import anyio
 from pellucid.cli import Command
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError
+from pellucid_commands.serving.access import access_options
+from pellucid_commands.serving.access import add_arguments as add_access_arguments
 from pellucid_commands.serving.agents import load_agents
 from pellucid_commands.serving.options import (
     FLUSH,
@@ -61,6 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=("refuse", "queue"),
         help="what to do with a run while another one of its conversation has not ended (default: refuse)",
     )
+    add_access_arguments(parser)
     parser.add_argument("--no-worker", action="store_true", help="only serve; `pellucid worker` continues the runs")
 
 
@@ -90,7 +93,7 @@ def run(options: Namespace) -> int:
     queue = queue_of(options)
     telemetry = telemetry_of(options, Prometheus(port=None))
     metrics = telemetry.metrics_app.asgi if telemetry.metrics_app is not None else None
-    app_options = {"authenticate": authenticate, "metrics": metrics}
+    app_options = {"authenticate": authenticate, "metrics": metrics, **access_options(options)}
     try:
         if options.no_store:
             anyio.run(_serve_without_store, options, agents, app_options)

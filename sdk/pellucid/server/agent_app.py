@@ -9,13 +9,18 @@ from starlette.applications import Starlette
 
 from pellucid.agent import Agent
 from pellucid.errors import ConfigError
+from pellucid.messages import Role
+from pellucid.server.access import Access
 from pellucid.server.agent_runs import AgentEndpoints
 from pellucid.server.assembly import MAX_BODY, assemble
 from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.draining import Draining
 from pellucid.server.openapi import document_without_store
+from pellucid.server.pages import page_guard
 from pellucid.server.problems import Problem
+from pellucid.server.rates import RequestRate
+from pellucid.server.rights import Authorize, owner_only
 from pellucid.telemetry import Pipeline
 
 if TYPE_CHECKING:
@@ -26,6 +31,11 @@ def create_agent_app(
     agents: Iterable[Agent[Any, Any]],
     *,
     authenticate: Authenticate = loopback_only,
+    authorize: Authorize = owner_only,
+    rate: RequestRate | None = None,
+    roles: Iterable[Role] = ("user",),
+    origins: Iterable[str] = (),
+    hosts: Iterable[str] | None = None,
     deps: Any = None,
     metrics: ASGIApp | None = None,
     max_body: int = MAX_BODY,
@@ -42,6 +52,13 @@ def create_agent_app(
     Args:
         agents: The agents.
         authenticate: Returns the identity of a caller, or None to refuse. By default callers must be on this machine.
+        authorize: Returns whether a caller may `submit`; by default all may.
+        rate: Limit of the requests of each caller; there is none by default.
+        roles: Roles of the messages that callers may send as `input`. With `assistant` or `tool`, they can say that
+            tools or people have answered what they have not.
+        origins: Origins whose web pages may send requests, such as `https://app.example.org`.
+        hosts: Names under which the server answers, besides IP addresses; None for any name, or with `loopback_only`
+            for those of this machine.
         deps: Value for tools, `ToolContext.deps`.
         metrics: Application to serve at `/metrics`.
         max_body: Bytes of a request's body; a longer one is answered with 413.
@@ -65,10 +82,12 @@ def create_agent_app(
         if not_ready:
             raise Problem(503, f"tool providers have not answered yet, of the agents {', '.join(not_ready)}")
 
+    access = Access(authenticate, authorize, rate)
     draining = Draining()
     endpoints = AgentEndpoints(
         agents=by_name,
-        authenticate=authenticate,
+        access=access,
+        roles=frozenset(roles),
         deps=deps,
         heartbeat=heartbeat,
         timeout=timeout,
@@ -80,6 +99,7 @@ def create_agent_app(
         check=check,
         description=document_without_store(has_metrics=metrics is not None),
         draining=draining,
+        guard=page_guard(origins, hosts, is_local=authenticate is loopback_only),
         metrics=metrics,
         telemetry=telemetry,
     )

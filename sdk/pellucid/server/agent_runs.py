@@ -14,9 +14,9 @@ from pellucid.agent import Agent
 from pellucid.errors import StoreNeeded
 from pellucid.options import RunOptions
 from pellucid.run.start import conversation
+from pellucid.server.access import Access
 from pellucid.server.attached_runs import AttachedRun
 from pellucid.server.bodies import BodyReader
-from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.draining import Draining
 from pellucid.server.problems import Problem, store_needed
 from pellucid.server.submissions import SubmitBody, agent_named, input_of
@@ -45,7 +45,8 @@ class AgentEndpoints:
 
     Attributes:
         agents: The agents by name.
-        authenticate: Returns the identity of a caller.
+        access: Access of callers.
+        roles: Roles of the messages that callers may send.
         deps: Value for tools.
         heartbeat: Seconds between comments in a stream without events.
         timeout: Seconds that a run may take.
@@ -54,7 +55,8 @@ class AgentEndpoints:
     """
 
     agents: Mapping[str, Agent[Any, Any]]
-    authenticate: Authenticate
+    access: Access
+    roles: frozenset[str]
     deps: Any
     heartbeat: float
     timeout: float
@@ -71,7 +73,7 @@ class AgentEndpoints:
         ]
 
     async def _run(self, request: Request) -> AttachedRun:
-        caller = await caller_of(request, self.authenticate)
+        caller = await self.access.identity(request, "submit")
         if "respond-async" in request.headers.get("prefer", ""):
             raise store_needed("Prefer")
         if "idempotency-key" in request.headers:
@@ -84,7 +86,7 @@ class AgentEndpoints:
         options: RunOptions = {"identity": identity}
         is_streamed = "text/event-stream" in request.headers.get("accept", "")
         run = agent._create_run(  # noqa: SLF001  (not public: what a run may be offered is checked by the server)
-            conversation((), input_of(body)),
+            conversation((), input_of(body, self.roles)),
             self.deps,
             options,
             Listeners() if is_streamed else None,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
+from pellucid.messages import Role
+from pellucid.server.access import Access
 from pellucid.server.assembly import MAX_BODY, assemble
 from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
@@ -13,6 +16,9 @@ from pellucid.server.calls import CallEndpoints
 from pellucid.server.conversations import ConversationEndpoints
 from pellucid.server.draining import Draining
 from pellucid.server.openapi import document
+from pellucid.server.pages import page_guard
+from pellucid.server.rates import RequestRate
+from pellucid.server.rights import Authorize, owner_only
 from pellucid.server.runs import RunEndpoints
 from pellucid.telemetry import Pipeline
 
@@ -26,6 +32,11 @@ def create_app(
     runs: DurableRuns,
     *,
     authenticate: Authenticate = loopback_only,
+    authorize: Authorize = owner_only,
+    rate: RequestRate | None = None,
+    roles: Iterable[Role] = ("user",),
+    origins: Iterable[str] = (),
+    hosts: Iterable[str] | None = None,
     tokens: CallTokens | None = None,
     metrics: ASGIApp | None = None,
     max_body: int = MAX_BODY,
@@ -43,6 +54,13 @@ def create_app(
         runs: The runs, on an open store.
         authenticate: Returns the identity of a caller of `/runs`, or None to refuse. By default callers must be on this
             machine.
+        authorize: Returns whether a caller may do something with a run; by default its owner may.
+        rate: Limit of the requests of each caller; there is none by default.
+        roles: Roles of the messages that callers may send as `input`. With `assistant` or `tool`, they can say that
+            tools or people have answered what they have not.
+        origins: Origins whose web pages may send requests, such as `https://app.example.org`.
+        hosts: Names under which the server answers, besides IP addresses; None for any name, or with `loopback_only`
+            for those of this machine.
         tokens: Checker of the tokens of outside workers; without it there is no `/async-tools`. Give the same to
             `DurableRuns(completion=Completion(url, tokens))`.
         metrics: Application to serve at `/metrics`.
@@ -53,25 +71,28 @@ def create_app(
         telemetry: Destination of the span and the metric of each request, as the option of an agent. There are none if
             the application has instrumentation of its own.
     """
+    access = Access(authenticate, authorize, rate)
     draining = Draining()
     bodies = BodyReader(max_body, body_timeout)
     endpoints = RunEndpoints(
         runs=runs,
-        authenticate=authenticate,
+        access=access,
+        roles=frozenset(roles),
         heartbeat=heartbeat,
         max_wait=max_wait,
         bodies=bodies,
         draining=draining,
     )
 
-    routes = [*endpoints.routes(), *ConversationEndpoints(runs, authenticate).routes()]
+    routes = [*endpoints.routes(), *ConversationEndpoints(runs, access).routes()]
     if tokens is not None:
-        routes += CallEndpoints(runs, tokens, bodies).routes()
+        routes += CallEndpoints(runs, tokens, bodies, access).routes()
     return assemble(
         routes,
         check=runs.check,
         description=document(has_calls=tokens is not None, has_metrics=metrics is not None),
         draining=draining,
+        guard=page_guard(origins, hosts, is_local=authenticate is loopback_only),
         metrics=metrics,
         telemetry=telemetry,
     )

@@ -34,6 +34,7 @@ def assemble(
     check: Callable[[], Awaitable[None]],
     description: Mapping[str, Any],
     draining: Draining,
+    guard: Sequence[Middleware],
     metrics: ASGIApp | None,
     telemetry: Pipeline | None,
 ) -> Starlette:
@@ -44,6 +45,7 @@ def assemble(
         check: Raises, or does not return in time, if it is not ready.
         description: Its OpenAPI document.
         draining: What `app.state.drain()` starts.
+        guard: Middleware against web pages.
         metrics: Application to serve at `/metrics`.
         telemetry: Destination of the span and the metric of each request.
     """
@@ -69,7 +71,7 @@ def assemble(
     if metrics is not None:
         routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))
     measured = Middleware(ServerTelemetry, routes=routes, telemetry=telemetry)
-    app = Starlette(routes=routes, exception_handlers=HANDLERS, middleware=[measured])
+    app = Starlette(routes=routes, exception_handlers=HANDLERS, middleware=[measured, *guard])
     app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
     app.state.drain = draining.start
     return app

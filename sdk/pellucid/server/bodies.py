@@ -74,16 +74,33 @@ class BodyReader:
 
 def _parsed(content: bytes) -> Any:
     try:
-        return json.loads(content) if content else {}
+        text = content.decode()
+        data = json.loads(text, object_pairs_hook=_members) if text else {}
+        if "\\u" in text:
+            json.dumps(data, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         reason = error.msg
     except UnicodeDecodeError:
         reason = "not UTF-8"
+    except UnicodeEncodeError:
+        reason = "a text has half of a surrogate pair"
     except RecursionError:
         reason = "nested too deeply"
     except ValueError:
         reason = "a number has too many digits"
+    else:
+        return data
     raise Problem(400, f"the body is not JSON: {reason}", path="")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; readers of JSON differ in which of two members of one name they take."""
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise Problem(400, "a member is given twice", path=excerpt(name))
+        members[name] = value
+    return members
 
 
 def _path(data: Any, location: Sequence[str | int]) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -15,6 +13,7 @@ from pellucid.context import Identity
 from pellucid.durable.values import is_storable
 from pellucid.durable_runs.tokens import CallGrant, CallTokens
 from pellucid.errors import ConfigError
+from pellucid.server.pages import LOCAL_NAMES, host_of
 from pellucid.server.problems import Problem, unauthorized
 
 Authenticate: TypeAlias = Callable[[Request], Identity | Awaitable[Identity | None] | None]
@@ -25,9 +24,6 @@ TOKEN_VARIABLE: Final = "PELLUCID_API_TOKEN"  # noqa: S105  (a name)
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "testclient"})
 """Addresses of callers on this machine; the last one is Starlette's test client."""
-
-LOCAL_NAMES: Final = frozenset({"127.0.0.1", "::1", "localhost", "testserver"})
-"""Names under which they reach the server."""
 
 
 def bearer(token: str | None = None) -> Authenticate:
@@ -49,41 +45,18 @@ def bearer(token: str | None = None) -> Authenticate:
 def loopback_only(request: Request) -> Identity:
     """Accept callers on this machine, and nobody else.
 
-    A web page in a browser on this machine is refused, also under a name that its owner lets point here.
+    The name of the host must be a local one, too: others may be a web page's, whose owner lets it point here.
 
     Raises:
         Problem: 401, with the remedy.
     """
-    origin = request.headers.get("origin")
-    addresses = [f"//{request.headers.get('host', '')}", *([origin] if origin is not None else [])]
     is_local = request.client is not None and request.client.host in LOOPBACK
-    if not is_local or not LOCAL_NAMES.issuperset(map(_host_of, addresses)):
+    if not is_local or host_of(f"//{request.headers.get('host', '')}") not in LOCAL_NAMES:
         raise unauthorized(
             "without a bearer token this server answers programs on its own machine only, under a name such as "
-            f"localhost, and no web pages; set {TOKEN_VARIABLE} on the server"
+            f"localhost; set {TOKEN_VARIABLE} on the server"
         )
     return Identity()
-
-
-def _host_of(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
-
-
-async def caller_of(request: Request, authenticate: Authenticate) -> Identity:
-    """Return the identity of the caller.
-
-    Raises:
-        Problem: 401.
-    """
-    identity = authenticate(request)
-    if isawaitable(identity):
-        identity = await identity
-    if identity is None:
-        raise unauthorized()
-    return identity
 
 
 def grant_of(request: Request, tokens: CallTokens) -> CallGrant:

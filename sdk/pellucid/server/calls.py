@@ -1,6 +1,7 @@
 """Endpoints for outside workers: return the result of a call, keep it alive, report progress, cancel it.
 
-A bearer token that was made for the call is checked before anything is looked up.
+A bearer token that was made for the call is checked before anything is looked up. Without one, a caller that may
+`settle` can do the same.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from starlette.routing import Route
 
 from pellucid.durable import CallRecord, Settlement
 from pellucid.durable_runs import CallTokens, DurableRuns
-from pellucid.durable_runs.tokens import CallGrant
+from pellucid.durable_runs.tokens import PREFIX, CallGrant
+from pellucid.server.access import Access
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
-from pellucid.server.callers import grant_of, unknown_call
+from pellucid.server.callers import grant_of, token_of, unknown_call
 from pellucid.server.problems import Problem
 
 MAX_EXTENSION: Final = 366 * 86400.0
@@ -70,10 +72,11 @@ class CallCancelBody(Body):
 class CallEndpoints:
     """Endpoints below `/async-tools/{result_id}`."""
 
-    def __init__(self, runs: DurableRuns, tokens: CallTokens, bodies: BodyReader) -> None:
+    def __init__(self, runs: DurableRuns, tokens: CallTokens, bodies: BodyReader, access: Access) -> None:
         self._runs = runs
         self._tokens = tokens
         self._bodies = bodies
+        self._access = access
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -89,7 +92,7 @@ class CallEndpoints:
         ]
 
     async def _complete(self, request: Request) -> Response:
-        grant = grant_of(request, self._tokens)
+        grant = await self._grant(request)
         body = await self._bodies.read(request, CompleteBody)
         if body.status == "completed" and body.error is not None:
             raise Problem(400, "a completed call has no error", path="error")
@@ -110,7 +113,7 @@ class CallEndpoints:
         return _state(await self._runs.progress(result_id, body.value))
 
     async def _cancel(self, request: Request) -> Response:
-        grant = grant_of(request, self._tokens)
+        grant = await self._grant(request)
         body = await self._bodies.read(request, CallCancelBody)
         settlement = await self._runs.settle(
             grant.result_id, error=body.reason, status="cancelled", run_id=grant.run_id
@@ -123,10 +126,20 @@ class CallEndpoints:
         Raises:
             Problem: the token, the body, or the call is not valid, in this order.
         """
-        grant = grant_of(request, self._tokens)
+        grant = await self._grant(request)
         body = await self._bodies.read(request, shape)
         await self._check_known(grant)
         return grant.result_id, body
+
+    async def _grant(self, request: Request) -> CallGrant:
+        """Return what the token of the call allows, or a caller that may settle.
+
+        Raises:
+            Problem: 401, neither; 404, the token is for another call.
+        """
+        if token_of(request).startswith(f"{PREFIX}."):
+            return grant_of(request, self._tokens)
+        return await self._access.call(request, self._runs)
 
     async def _check_known(self, grant: CallGrant) -> None:
         call = await self._runs.call(grant.result_id)

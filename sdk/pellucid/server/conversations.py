@@ -12,8 +12,8 @@ from starlette.routing import Route
 from pellucid.durable_runs import DurableRuns
 from pellucid.durable_runs.conversations import MAX_PAGE
 from pellucid.durable_runs.states import conversation_json
+from pellucid.server.access import Access
 from pellucid.server.answers import JSONAnswer
-from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.event_stream import MAX_DIGITS
 from pellucid.server.problems import Problem
 
@@ -23,17 +23,17 @@ PAGE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ConversationEndpoints:
-    """Endpoints below `/conversations`. Attributes: runs: The runs. authenticate: Returns the identity of a caller."""
+    """Endpoints below `/conversations`. Attributes: runs: The runs. access: Access of callers."""
 
     runs: DurableRuns
-    authenticate: Authenticate
+    access: Access
 
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [Route("/conversations/{conversation_id:path}", self._conversation, methods=["GET"])]
 
     async def _conversation(self, request: Request) -> Response:
-        caller = await caller_of(request, self.authenticate)
+        caller = await self.access.identity(request, "list")
         limit = _number(request, "limit")
         if limit is not None and not 1 <= limit <= MAX_PAGE:
             raise Problem(400, f"not 1 to {MAX_PAGE}", path="limit")

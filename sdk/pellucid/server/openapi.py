@@ -115,9 +115,11 @@ _OPTIONAL: Final = (CancelBody, HeartbeatBody, CallCancelBody)
 _ERRORS: Final = {
     "400": "The request is not valid; `path` says where.",
     "401": "The token is missing or not valid.",
+    "403": "The caller may not do this; the message's role, the page's origin or the host is refused.",
     "404": "There is no such run, call or conversation, or it is another one's.",
     "408": "The body did not arrive in time.",
     "413": "The body is too long.",
+    "429": "The caller has sent too many requests; `Retry-After` says when to send another.",
     "503": "The store is not available, or the server shuts down.",
 }
 _BODY_ERRORS: Final = ("400", "408", "413")
@@ -146,7 +148,7 @@ class _Operation:
         """Return the operation object."""
         has_id = "{" in path
         errors = {*self.errors, *(_BODY_ERRORS if self.body else ()), *(["404"] if has_id else [])}
-        errors |= {"401", "503"} if self.scheme else set()
+        errors |= {"401", "403", "429", "503"} if self.scheme else {"403"}
         responses = {status: _response(text, schema) for status, (text, schema) in self.answers.items()}
         responses |= {status: _response(_ERRORS[status], "Error") for status in errors - responses.keys()}
         name = path.partition("{")[2].partition("}")[0]

@@ -16,19 +16,19 @@ from starlette.routing import Route
 from pellucid.approvals.decisions import Decision
 from pellucid.context import Identity
 from pellucid.durable.values import MAX_ID, is_storable
-from pellucid.durable_runs import DurableRuns, RunState
+from pellucid.durable_runs import DurableRuns
 from pellucid.durable_runs.states import state_json
+from pellucid.server.access import Access
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
-from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
-from pellucid.server.problems import Problem, unknown_run
+from pellucid.server.problems import Problem
 from pellucid.server.submissions import SubmitBody, agent_named, input_of
 
 
 class DecisionBody(Body):
-    """Decision about one approval; `decided_by` is the caller unless it is given."""
+    """Decision about one approval; `decided_by` is the principal of the caller, and may be left out."""
 
     approval_id: str
     approved: bool
@@ -60,14 +60,21 @@ class ApprovalsBody(Body):
     content: list[ApprovalResponse] = Field(default_factory=list)
 
     def all_decisions(self, caller: str | None) -> list[Decision]:
-        """Return the decisions of both forms."""
+        """Return the decisions of both forms; the caller has made them.
+
+        Raises:
+            Problem: 403, one names somebody else.
+        """
+        for index, given in enumerate(self.decisions):
+            if given.decided_by not in (None, caller):
+                raise Problem(
+                    403,
+                    "a decision is its caller's; omit `decidedBy`, and authenticate as who decides",
+                    path=f"decisions.{index}.decidedBy",
+                )
         own = [
             Decision(
-                given.approval_id,
-                given.approved,
-                reason=given.reason,
-                arguments=given.arguments,
-                decided_by=given.decided_by or caller,
+                given.approval_id, given.approved, reason=given.reason, arguments=given.arguments, decided_by=caller
             )
             for given in self.decisions
         ]
@@ -92,7 +99,8 @@ class RunEndpoints:
 
     Attributes:
         runs: The runs.
-        authenticate: Returns the identity of a caller.
+        access: Access of callers.
+        roles: Roles of the messages that callers may send.
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits for the end of a run, without streaming.
         bodies: Reader of bodies.
@@ -100,7 +108,8 @@ class RunEndpoints:
     """
 
     runs: DurableRuns
-    authenticate: Authenticate
+    access: Access
+    roles: frozenset[str]
     heartbeat: float
     max_wait: float
     bodies: BodyReader
@@ -118,7 +127,7 @@ class RunEndpoints:
         ]
 
     async def _submit(self, request: Request) -> Response:
-        caller = await caller_of(request, self.authenticate)
+        caller = await self.access.identity(request, "submit")
         body = await self.bodies.read(request, SubmitBody)
         after, stays = position(request), _stays(request)
         key = _idempotency_key(request)
@@ -127,7 +136,7 @@ class RunEndpoints:
             await self.runs._expect_reader(run_id)  # noqa: SLF001  (not public: the reader comes after the run)
         run_id = await self.runs.submit(
             agent_named(body.agent, self.runs.agents),
-            input_of(body),
+            input_of(body, self.roles),
             identity=caller,
             conversation_id=body.conversation_id or caller.conversation_id,
             run_id=run_id,
@@ -143,16 +152,16 @@ class RunEndpoints:
         return JSONAnswer(state_json(await self.runs.status(run_id)), 202, headers=headers)
 
     async def _status(self, request: Request) -> Response:
-        return JSONAnswer(state_json(await self._run_of(request)))
+        _, state = await self.access.run(request, self.runs, "read")
+        return JSONAnswer(state_json(state))
 
     async def _events(self, request: Request) -> Response:
-        state = await self._run_of(request)
+        _, state = await self.access.run(request, self.runs, "read")
         return self._stream(request, state.run_id, position(request), {}, stays=_stays(request))
 
     async def _decide(self, request: Request) -> Response:
-        state = await self._run_of(request)
-        principal = state.identity.principal if state.identity is not None else None
-        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions(principal)
+        caller, state = await self.access.run(request, self.runs, "decide")
+        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions(caller.principal)
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         settlements = await self.runs.decide(state.run_id, decisions)
@@ -165,33 +174,17 @@ class RunEndpoints:
         return JSONAnswer({"approvals": outcomes}, status)
 
     async def _cancel(self, request: Request) -> Response:
-        state = await self._run_of(request)
+        _, state = await self.access.run(request, self.runs, "cancel")
         body = await self.bodies.read(request, CancelBody)
         cancellation = await self.runs.cancel(state.run_id, body.reason)
         status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
         return JSONAnswer({"outcome": cancellation.outcome}, status)
 
     async def _call_back(self, request: Request) -> Response:
-        state = await self._run_of(request)
+        _, state = await self.access.run(request, self.runs, "retry")
         if not await self.runs.retry_callback(state.run_id):
             raise Problem(409, "the run has no state that is to be delivered to a callback URL")
         return JSONAnswer({"status": "due"}, 202)
-
-    async def _run_of(self, request: Request) -> RunState:
-        """Return the run of a request.
-
-        Raises:
-            Problem: 404, there is no such run, or it is another caller's.
-        """
-        caller = await caller_of(request, self.authenticate)
-        run_id = request.path_params["run_id"]
-        if not is_storable(run_id):
-            raise unknown_run()
-        state = await self.runs.status(run_id)
-        owner = state.identity or Identity()
-        if (owner.tenant, owner.principal) != (caller.tenant, caller.principal):
-            raise unknown_run()
-        return state
 
     def _stream(
         self, request: Request, run_id: str, after: int, headers: Mapping[str, str], *, stays: bool

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from pydantic import JsonValue
 
 from pellucid.errors import ConfigError
-from pellucid.messages import load_messages
+from pellucid.messages import ServerToolCall, ServerToolResult, ToolCall, ToolResult, load_messages
 from pellucid.run.start import Input
 from pellucid.server.bodies import Body
 from pellucid.server.problems import Problem
+
+_NOT_OF_USERS: Final = (ToolCall, ToolResult, ServerToolCall, ServerToolResult)
 
 
 class RunBody(Body):
@@ -27,11 +30,15 @@ class SubmitBody(RunBody):
     callback_url: str | None = None
 
 
-def input_of(body: RunBody) -> Input:
+def input_of(body: RunBody, roles: Collection[str]) -> Input:
     """Return the input of a run.
 
+    Args:
+        body: The body.
+        roles: Roles of the messages that callers may send; other messages they could have made up.
+
     Raises:
-        Problem: 400, there is no message, or one is invalid.
+        Problem: 400, there is no message, or one is invalid; 403, one has another role.
     """
     if isinstance(body.input, str):
         return body.input
@@ -41,6 +48,12 @@ def input_of(body: RunBody) -> Input:
         raise Problem(400, str(error), path="input") from error
     if not messages:
         raise Problem(400, "no message", path="input")
+    for position, message in enumerate(messages):
+        if message.role == "user" and any(isinstance(part, _NOT_OF_USERS) for part in message.parts):
+            raise Problem(400, "a user's message has calls or results of tools", path=f"input.{position}.parts")
+        if message.role not in roles:
+            fault = f"messages of role {message.role!r} are refused; the server's operator can allow them by roles="
+            raise Problem(403, fault, path=f"input.{position}.role")
     return messages
 
 

@@ -1,0 +1,89 @@
+"""Rights: what a caller may do with which run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Final, Literal, TypeAlias
+
+from pellucid.context import Identity
+from pellucid.durable_runs import RunState
+
+Action: TypeAlias = Literal["submit", "read", "list", "cancel", "decide", "settle", "retry"]
+"""What a request does: submit a run, read it, list those of a conversation, cancel it, decide about its approvals,
+settle an external call without the token of that call, or send its state to the callback URL again."""
+
+OPERATOR: Final = "operator"
+APPROVER: Final = "approver"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller(Identity):
+    """Identity of a caller, with its roles; `authenticate` may return one instead of an `Identity`.
+
+    Attributes:
+        roles: Names of roles, such as `operator` and `approver`.
+    """
+
+    roles: frozenset[str] = frozenset()
+
+
+Authorize: TypeAlias = Callable[[Identity, Action, RunState | None], bool | Awaitable[bool]]
+"""Returns whether a caller may do something. The run is None for `submit` and `list`.
+
+Whoever may not `read` a run gets the same 404 as for one that does not exist; any other refusal is 403.
+"""
+
+
+def owner_only(caller: Identity, action: Action, run: RunState | None) -> bool:
+    """Allow the owner of a run, the same tenant and principal, all but to settle its external calls."""
+    return action != "settle" and (run is None or _key(caller) == _key(run.identity))
+
+
+def same_tenant(caller: Identity, action: Action, run: RunState | None) -> bool:
+    """Allow each principal of the run's tenant all but to settle its external calls."""
+    return action != "settle" and (run is None or caller.tenant == (run.identity or Identity()).tenant)
+
+
+def by_role(caller: Identity, action: Action, run: RunState | None) -> bool:
+    """Allow the owner what `owner_only` does, and roles of the run's tenant more.
+
+    An `operator` may also read, cancel, settle and retry; an `approver` may also read, and decide.
+    """
+    if owner_only(caller, action, run):
+        return True
+    if run is None or caller.tenant != (run.identity or Identity()).tenant:
+        return False
+    roles = caller.roles if isinstance(caller, Caller) else frozenset[str]()
+    return (action in _OPERATES and OPERATOR in roles) or (action in _APPROVES and APPROVER in roles)
+
+
+def four_eyes(authorize: Authorize) -> Authorize:
+    """Return `authorize`, but refuse to let the principal that has submitted a run decide about its approvals.
+
+    A caller without a principal may not decide at all: who it is cannot be told.
+    """
+
+    async def with_four_eyes(caller: Identity, action: Action, run: RunState | None) -> bool:
+        if action == "decide" and run is not None:
+            submitter = (run.identity or Identity()).principal
+            if caller.principal is None or caller.principal == submitter:
+                return False
+        return await is_allowed(authorize, caller, action, run)
+
+    return with_four_eyes
+
+
+async def is_allowed(authorize: Authorize, caller: Identity, action: Action, run: RunState | None) -> bool:
+    """Return whether `authorize` allows an action."""
+    answer = authorize(caller, action, run)
+    return (await answer) if isawaitable(answer) else answer
+
+
+_OPERATES: Final = frozenset({"read", "cancel", "settle", "retry"})
+_APPROVES: Final = frozenset({"read", "decide"})
+
+
+def _key(identity: Identity | None) -> tuple[str | None, str | None]:
+    return (identity.tenant, identity.principal) if identity is not None else (None, None)
