@@ -49,7 +49,7 @@ async def carry(url: str, result_id: str) -> None:
 async def main() -> None:
     """Submit a run, and show what it waits for and how it ends. Each worker is a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{Path(folder, 'runs.db')}"
+        url = f"sqlite:///{Path(folder, 'durable.db')}"
         async with open_store(url) as store:
             runs = DurableRuns(store, [AGENT])
             run_id = await runs.submit(AGENT, "What does a transport to Turin cost?", idempotency_key="order-7")

@@ -77,7 +77,7 @@ async def main() -> None:
             print(f"callback for {order}: {state['status']}, {state['output']}")
             is_received.set()
 
-        app = create_application(f"sqlite:///{folder}/runs.db", url, received)
+        app = create_application(f"sqlite:///{folder}/durable.db", url, received)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         async with anyio.create_task_group() as tasks, httpx2.AsyncClient(base_url=url, timeout=60) as http:
             tasks.start_soon(server.serve, [listener])

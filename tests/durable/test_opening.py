@@ -108,7 +108,9 @@ def test_other_versions(location: Location, statement: str) -> None:
 
     anyio.run(open_it)
     location.execute(statement)
-    with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 3"):
+    with pytest.raises(
+        ConfigError, match=r"has schema version 99, and this version of Pellucid needs 3|something else"
+    ):
         anyio.run(open_it)
 
 
@@ -151,7 +153,7 @@ def test_tables_of_something_else(location: Location) -> None:
         async with location.open():
             pass
 
-    with pytest.raises(ConfigError, match=r"unknown|something else"):
+    with pytest.raises(ConfigError, match="something else"):
         anyio.run(open_it)
 
 

@@ -19,6 +19,7 @@ import pytest
 from opentelemetry import trace
 
 from pellucid import Agent, CapturePolicy, DiscoveryProvider, Tool, ToolCall, ToolError, ToolRegistry, semconv, tool
+from pellucid.durable import SQLiteStore
 from pellucid.errors import ConfigError
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.store.command import COMMAND
@@ -435,6 +436,29 @@ def test_another_database_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch
             StoreReader(file)
         with pytest.raises(ConfigError, match="telemetry store"):
             storing(file).__enter__()
+
+
+async def open_durable(path: Path) -> None:
+    """Open a store of durable runs."""
+    async with SQLiteStore(path):
+        pass
+
+
+def test_each_kind_of_store_is_told_from_the_other(path: Path) -> None:
+    """One opened as the other is named for what it is, with what reads it, and left as it was."""
+    with storing(path):
+        pass
+    with pytest.raises(
+        ConfigError, match=r"not a store of durable runs but the local store of telemetry.*pellucid view"
+    ):
+        anyio.run(open_durable, path)
+    assert not StoreReader(path).spans("")
+    durable = path.with_name("durable.db")
+    anyio.run(open_durable, durable)
+    for use in (lambda: StoreReader(durable), lambda: storing(durable).__enter__()):
+        with pytest.raises(ConfigError, match=r"a store of durable runs, which `pellucid serve --store`"):
+            use()
+    anyio.run(open_durable, durable)
 
 
 def test_a_store_of_an_older_version_is_migrated(path: Path) -> None:

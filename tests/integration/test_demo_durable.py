@@ -116,9 +116,9 @@ def check(shown: str, workers: set[str], *, is_served: bool = False) -> None:
 
 def test_continues_a_killed_run_on_sqlite(tmp_path: Path) -> None:
     """Four processes make one trace, the numbers of three sources agree, and the rows stay in the file."""
-    shown = run_demo("--store", "sqlite:///runs.db", cwd=tmp_path)
+    shown = run_demo("--store", "sqlite:///durable.db", cwd=tmp_path)
     check(shown, {"worker 2"})
-    assert "stays in sqlite:///runs.db" in shown
+    assert "stays in sqlite:///durable.db" in shown
 
 
 def test_continues_a_killed_run_on_postgresql_twice(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_continues_a_killed_run_on_postgresql_twice(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
     """Ctrl-C after the kill ends the demo with 130 and no traceback; in a database that stays, the run is cancelled."""
-    command = [sys.executable, "-c", MAIN, "demo", "durable", "--store", "sqlite:///runs.db"]
+    command = [sys.executable, "-c", MAIN, "demo", "durable", "--store", "sqlite:///durable.db"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -146,7 +146,7 @@ def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
     async def statuses() -> list[str]:
-        async with SQLiteStore(tmp_path / "runs.db") as store:
+        async with SQLiteStore(tmp_path / "durable.db") as store:
             return [run.status for run in await store.list_runs()]
 
     assert anyio.run(statuses) == ["cancelled"]
@@ -156,7 +156,7 @@ def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         (("--store", "mysql://localhost/x"), "it must start with sqlite:/// or postgresql://"),
-        (("--store", "sqlite:////nowhere/runs.db"), "check the URL, that the server runs or the folder exists"),
+        (("--store", "sqlite:////nowhere/durable.db"), "check the URL, that the server runs or the folder exists"),
         (("--store", "postgresql://ann:secret@127.0.0.1:9/x"), "check the URL, that the server runs"),
     ],
 )

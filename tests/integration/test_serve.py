@@ -104,7 +104,7 @@ def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path, has_queue
         )
         wait_for(server, "Uvicorn running")
         with started("pellucid worker freight:agent", tmp_path, **queue) as worker:
-            wait_for(worker, "working on freight in sqlite:///runs.db")
+            wait_for(worker, "working on freight in sqlite:///durable.db")
             submit = f'curl -s http://127.0.0.1:{port}/runs -d \'{{"input": "?"}}\''
             ran = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=PATIENCE, check=True)
             assert '"status":"awaiting_tools"' in ran.stdout
@@ -167,6 +167,20 @@ def test_a_queue_that_is_none_is_refused(
     shown = capsys.readouterr()
     assert "nats://host:port" in shown.err
     assert "p4ssw0rd" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_the_former_default_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Its runs are not forgotten for a new store: the command says how to continue them."""
+    (tmp_path / "freight_former.py").write_text(PYTHON[0])
+    (tmp_path / "runs.db").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main([command, "freight_former:agent"]) == 2
+    assert "--store sqlite:///runs.db" in capsys.readouterr().err
+    assert not (tmp_path / "durable.db").exists()
 
 
 def test_a_server_for_others_needs_a_token(

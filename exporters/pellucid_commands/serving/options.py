@@ -7,6 +7,7 @@ import math
 import os
 from argparse import ArgumentTypeError
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from pellucid.durable import open_store
@@ -28,7 +29,9 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
 MAX_PORT: Final = 65_535
-STORE: Final = "sqlite:///runs.db"
+_STORE_FILE: Final = "durable.db"
+_FORMER_STORE: Final = "runs.db"
+STORE: Final = f"sqlite:///{_STORE_FILE}"
 STORE_VARIABLE: Final = "PELLUCID_STORE"
 QUEUE_VARIABLE: Final = "PELLUCID_QUEUE"
 KEYS_VARIABLE: Final = "PELLUCID_CALL_KEYS"
@@ -111,6 +114,19 @@ def completion_of(options: Namespace, tokens: CallTokens | None) -> Completion |
     if tokens is None:
         raise ConfigError(f"--public-url needs keys for the tokens of calls; set {KEYS_VARIABLE}")
     return Completion(options.public_url, tokens)
+
+
+def check_store(options: Namespace) -> None:
+    """Check that the default store is not a new one beside the former default.
+
+    Raises:
+        ConfigError: it would be.
+    """
+    if options.store == STORE and Path(_FORMER_STORE).exists() and not Path(_STORE_FILE).exists():
+        raise ConfigError(
+            f"{_FORMER_STORE} is here, which was the default store before {_STORE_FILE}; continue its runs with "
+            f"--store sqlite:///{_FORMER_STORE}, or name another store"
+        )
 
 
 def queue_of(options: Namespace) -> NATSQueue | None:

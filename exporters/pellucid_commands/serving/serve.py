@@ -18,6 +18,7 @@ from pellucid_commands.serving.options import (
     authentication,
     callbacks_of_environment,
     cannot_listen,
+    check_store,
     completion_of,
     log_to_stderr,
     opened_store,
@@ -90,6 +91,8 @@ def run(options: Namespace) -> int:
         "callbacks": callbacks_of_environment(),
         "conversations": options.conversations or "refuse",
     }
+    if not options.no_store:
+        check_store(options)
     queue = queue_of(options)
     telemetry = telemetry_of(options, Prometheus(port=None))
     metrics = telemetry.metrics_app.asgi if telemetry.metrics_app is not None else None

@@ -13,6 +13,7 @@ from pellucid_commands.serving.agents import load_agents
 from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
+    check_store,
     completion_of,
     log_to_stderr,
     opened_store,
@@ -46,6 +47,7 @@ def run(options: Namespace) -> int:
     """Work until SIGTERM or SIGINT, give unfinished runs back, and return the exit code."""
     agents = load_agents(options.agents)
     log_to_stderr()
+    check_store(options)
     completion = completion_of(options, tokens_of_environment())
     callbacks = callbacks_of_environment()
     run_options = {"completion": completion, "callbacks": callbacks, "queue": queue_of(options)}

@@ -88,6 +88,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 )
 """Statements that lead from each version to the next."""
 
+_DURABLE: Final = {"runs", "calls", "journal", "schema_version"}
+"""Tables of a store of durable runs."""
+
 VERSION: Final = len(MIGRATIONS)
 
 
@@ -106,7 +109,10 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     if application != APPLICATION_ID:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application or version or tables:
-            raise StoreError(f"{str(path)!r} is not a telemetry store but another database; name another file")
+            kind = "another database; name another file"
+            if _DURABLE.issubset(name for (name,) in connection.execute("SELECT name FROM sqlite_master")):
+                kind = "a store of durable runs, which `pellucid serve --store` and open_store read; name another file"
+            raise StoreError(f"{str(path)!r} is not a telemetry store but {kind}")
         return 0
     if version > VERSION:
         raise StoreError(

@@ -15,7 +15,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.rows import DictRow, dict_row
 
 from pellucid.durable.database import Channel, Transaction, TransactionLost
-from pellucid.durable.statements import schema, statements
+from pellucid.durable.statements import OTHER_DATABASE, schema, statements
 from pellucid.durable.values import Row
 from pellucid.durable.wakeups import Wakeups
 from pellucid.errors import ConfigError
@@ -234,7 +234,7 @@ def _version(cursor: _Cursor) -> int | str:
     if table is None or table["name"] is None:
         return 0
     row = cursor.execute("SELECT version FROM schema_version").fetchone()
-    return int(row["version"]) if row is not None else "unknown"
+    return int(row["version"]) if row is not None else OTHER_DATABASE
 
 
 def _command(cursor: _Cursor, text: str) -> None:

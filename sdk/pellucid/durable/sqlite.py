@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
 from pellucid.durable.database import Transaction, TransactionLost
-from pellucid.durable.statements import schema, statements
+from pellucid.durable.statements import OTHER_DATABASE, schema, statements
 from pellucid.durable.values import Row
 from pellucid.durable.wakeups import Wakeups
 from pellucid.errors import ConfigError
@@ -22,6 +22,8 @@ _OLDEST: Final = (3, 35)
 """The first version with `RETURNING`."""
 
 _NOT_A_STORE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
+_TELEMETRY_STORE: Final = 0x50454C4C
+"""`application_id` of the local store of `pellucid_exporters`."""
 _TRANSIENT: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -188,10 +190,12 @@ def _version(connection: sqlite3.Connection) -> int | str:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return 0
+    if connection.execute("PRAGMA application_id").fetchone()[0] == _TELEMETRY_STORE:
+        return "the local store of telemetry, which `pellucid view` and StoreReader read"
     if "schema_version" not in tables:
-        return "unknown"
+        return OTHER_DATABASE
     row = connection.execute("SELECT version FROM schema_version").fetchone()
-    return "unknown" if row is None else int(row[0])
+    return OTHER_DATABASE if row is None else int(row[0])
 
 
 def _execute(connection: sqlite3.Connection) -> Callable[[str, Mapping[str, Any]], Sequence[Row]]:

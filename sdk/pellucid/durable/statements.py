@@ -13,6 +13,8 @@ from pellucid.errors import ConfigError
 _SCHEMA_VERSION: Final = 3
 """Each version has a file, `sql/schema_<version>.sql`, that turns the one before into it."""
 
+OTHER_DATABASE: Final = "the database of something else"
+
 _HEADER: Final = re.compile(r"^-- (\w+)(?::.*)?$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 
@@ -30,12 +32,16 @@ def schema(store: str, version: int | str) -> list[str]:
 
     Args:
         store: What errors call it.
-        version: Version that it has; 0 if it is empty.
+        version: Version that it has; 0 if it is empty; what it is if it is no store of durable runs.
 
     Raises:
         ConfigError: this version of Pellucid does not know it.
     """
-    if not isinstance(version, int) or version > _SCHEMA_VERSION:
+    if not isinstance(version, int):
+        raise ConfigError(
+            f"{store!r} is not a store of durable runs but {version}; name another file or database for durable runs"
+        )
+    if version > _SCHEMA_VERSION:
         raise ConfigError(
             f"store {store!r} has schema version {version}, and this version of Pellucid needs {_SCHEMA_VERSION}; "
             f"use another database, or the version of Pellucid that made it"

@@ -48,7 +48,7 @@ def show(arguments: Namespace) -> int:
         options = ProcessOptions(
             process="demo",
             folder=folder,
-            store=arguments.store or f"sqlite:///{folder}/runs.db",
+            store=arguments.store or f"sqlite:///{folder}/durable.db",
             agent=f"freight-{uuid4().hex[:6]}",
             queue=arguments.queue,
             otlp=arguments.otlp,
