@@ -13,6 +13,7 @@ import pytest
 from pellucid import Agent, ConfigError, Decision, Identity, Message, ModelError, Skill, Tool, ToolCall
 from pellucid.durable import Changes, RunDue
 from pellucid.durable_runs import DurableRuns
+from pellucid.durable_runs.conversations import conversation_key
 from pellucid.errors import ConversationBusy, UnknownConversation
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, JOB, OWED, PAY, Stop, ended
@@ -330,6 +331,25 @@ async def test_a_conversation_survives_killed_workers(location: Location, store:
     own = ["user: second", "assistant: do", "tool: c1", "assistant: pay", "tool: c2"]
     assert seen[-3] == seen[-2] == ["user: first", "assistant: one", *own]
     assert seen[-1] == [*seen[-2], "assistant: two", "user: third"]
+
+
+async def test_a_long_conversation_holds_nobody_up(location: Location, store: RunStore) -> None:
+    """Runs that wait behind thousands of others cost a sweep next to nothing: it is for all runs of the store."""
+    key = conversation_key(Identity(conversation_id="c"))
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
+    location.execute(
+        f"INSERT INTO runs (id, agent, status, request, request_digest, created_at, updated_at) "
+        f"{numbers} SELECT 'r' || i, 'a', 'completed', '{{}}', '', 1, 1 FROM n"
+    )
+    location.execute(f"INSERT INTO turns (run_id, conversation, turn) {numbers} SELECT 'r' || i, '{key}', i FROM n")
+    location.execute(f"INSERT INTO conversations (id, last_turn, updated_at) VALUES ('{key}', 20000, 1)")
+    runs = DurableRuns(store, [counting()], conversations="queue")
+    first, second = [await runs.submit("a", "x", conversation_id="c") for _ in range(2)]
+    assert (await runs.cancel(first, "no")).outcome == "cancelled"
+    with anyio.fail_after(20):
+        others = [await runs.submit("a", "x", conversation_id="c") for _ in range(200)]
+        await runs.recover()
+    assert [(await runs.status(run_id)).status for run_id in (second, others[0])] == ["due", "queued"]
 
 
 async def test_conversations_are_read_in_pages(store: RunStore) -> None:

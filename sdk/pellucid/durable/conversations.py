@@ -48,19 +48,25 @@ def take(tx: Transaction, run_id: str, place: Place, if_busy: IfBusy) -> None:
     tx.all("insert_turn", run_id=run_id, conversation=place.conversation, turn=place.turn)
 
 
-def go_on(tx: Transaction, conversation: str | None) -> None:
-    """Start the next run of a conversation, if there is one, and no other is open."""
+def go_on(tx: Transaction, conversation: str | None, turn: int | None) -> None:
+    """Start the next run of a conversation, if there is one.
+
+    Args:
+        tx: Transaction that has ended a run.
+        conversation: The conversation of that run; None if it has none.
+        turn: Place of that run. All runs before it have ended, because it had started.
+    """
     if conversation is None:
         return
-    tx.all("lock_conversation", conversation=conversation)
-    if (row := tx.one("start_next", conversation=conversation)) is not None:
+    tx.all("lock_conversation", conversation=conversation, turn=turn)
+    if (row := tx.one("start_next", conversation=conversation, turn=turn)) is not None:
         tx.notify_due(row["agent"], row["id"], row["fence"])
 
 
 def start_stalled(tx: Transaction, limit: int) -> None:
     """Start queued runs that no commit has started, such as after a run that an earlier version has ended."""
     for row in tx.all("list_stalled", limit=limit):
-        go_on(tx, row["conversation"])
+        go_on(tx, row["conversation"], row["turn"] - 1)
 
 
 def page(tx: Transaction, conversation: str, before: int, limit: int) -> ConversationPage:

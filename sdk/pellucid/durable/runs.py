@@ -184,7 +184,7 @@ def end_pass(
     if row["status"] == "cancelled":
         calls, events = (), cancellation_events
         tx.all("cancel_calls", run_id=run_id)
-        conversations.go_on(tx, row["conversation"])
+        conversations.go_on(tx, row["conversation"], row["turn"])
     elif row["status"] == "due":
         tx.notify_due(row["agent"], run_id, claim.run.fence)
     _call_back(tx, run_id, row)
@@ -230,7 +230,7 @@ def _end(
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_events(run_id)
     _call_back(tx, run_id, row)
-    conversations.go_on(tx, row["conversation"])
+    conversations.go_on(tx, row["conversation"], row["turn"])
     return tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
 
 
@@ -264,7 +264,7 @@ def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue
     tx.notify_events(run_id)
     _call_back(tx, run_id, row)
     if before is not None and status_of(before) != "queued":  # another run of the conversation is open then
-        conversations.go_on(tx, row["conversation"])
+        conversations.go_on(tx, row["conversation"], row["turn"])
     return Cancellation("cancelled", run_record(row), calls)
 
 

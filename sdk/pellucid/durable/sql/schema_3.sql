@@ -4,6 +4,7 @@
 CREATE TABLE conversations (
     id TEXT PRIMARY KEY,
     last_turn BIGINT NOT NULL,
+    ended_to BIGINT NOT NULL DEFAULT 0,  -- runs up to this turn have ended; perhaps later ones, too
     updated_at DOUBLE PRECISION NOT NULL -- when a run was submitted, or the next one started
 );
 

@@ -85,7 +85,8 @@ SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending +
     checkpoint_seq = CASE WHEN CAST(:checkpoint AS TEXT) IS NULL THEN checkpoint_seq ELSE last_seq + :entries END
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback,
-    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation
+    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
+    (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- finish
 UPDATE runs
@@ -93,7 +94,8 @@ SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_u
     updated_at = @now, last_seq = last_seq + :entries
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback,
-    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation
+    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
+    (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- release
 UPDATE runs
@@ -111,7 +113,8 @@ SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
     due_at = NULL
 WHERE id = :id AND status NOT IN ('completed', 'failed', 'cancelled')
 RETURNING *, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback,
-    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation
+    (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
+    (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- cancel_calls
 UPDATE calls SET status = 'cancelled', settled_at = @now WHERE run_id = :run_id AND settled_at IS NULL RETURNING *
@@ -234,34 +237,38 @@ RETURNING last_turn
 -- insert_turn
 INSERT INTO turns (run_id, conversation, turn) VALUES (:run_id, :conversation, :turn)
 
--- find_open: of the runs of a conversation that have not ended, the first one
-SELECT runs.id, runs.status, runs.due_at FROM turns JOIN runs ON runs.id = turns.run_id
-WHERE turns.conversation = :conversation AND runs.status IN ('due', 'running', 'waiting')
-ORDER BY turns.turn LIMIT 1
+-- find_open: of the runs of a conversation that have not ended, the first one; the others are queued. Here and below, the
+-- status is a subquery, so that PostgreSQL starts from the turns, whatever it knows of the tables
+SELECT run_id AS id FROM turns
+WHERE conversation = :conversation AND turn > (SELECT ended_to FROM conversations WHERE id = :conversation)
+    AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting')
+ORDER BY turn LIMIT 1
 
--- lock_conversation
-UPDATE conversations SET updated_at = @now WHERE id = :conversation
+-- lock_conversation: the run of a turn has ended, as have all before it
+UPDATE conversations SET ended_to = :turn, updated_at = @now WHERE id = :conversation
 
--- start_next: the first queued run of a conversation that is locked, if no other is open. If that run has been cancelled
--- in between, the next sweep starts the one after it
+-- start_next: the first run of a conversation that has not ended, if it is queued. If it has been cancelled in between,
+-- the next sweep starts the one after it
 UPDATE runs SET due_at = @now, updated_at = @now
 WHERE id = (
-    SELECT queued.id FROM turns JOIN runs AS queued ON queued.id = turns.run_id
-    WHERE turns.conversation = :conversation AND queued.status = 'due' AND queued.due_at IS NULL
-    ORDER BY turns.turn LIMIT 1)
-AND status = 'due' AND due_at IS NULL AND NOT EXISTS (
-    SELECT 1 FROM turns JOIN runs AS started ON started.id = turns.run_id
-    WHERE turns.conversation = :conversation
-        AND (started.status IN ('running', 'waiting') OR started.status = 'due' AND started.due_at IS NOT NULL))
+    SELECT run_id FROM turns
+    WHERE conversation = :conversation AND turn > :turn
+        AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting')
+    ORDER BY turn LIMIT 1)
+AND status = 'due' AND due_at IS NULL
 RETURNING id, agent, fence
 
--- list_stalled: conversations with a queued run while no other is open
-SELECT DISTINCT turns.conversation FROM runs AS queued JOIN turns ON turns.run_id = queued.id
-WHERE queued.status = 'due' AND queued.due_at IS NULL AND NOT EXISTS (
-    SELECT 1 FROM turns AS other JOIN runs AS started ON started.id = other.run_id
-    WHERE other.conversation = turns.conversation
-        AND (started.status IN ('running', 'waiting') OR started.status = 'due' AND started.due_at IS NOT NULL))
-ORDER BY turns.conversation LIMIT :limit
+-- list_stalled: the first queued run of each conversation, unless a run before it has not ended
+SELECT queued.conversation, queued.turn
+FROM (
+    SELECT turns.conversation, min(turns.turn) AS turn FROM runs JOIN turns ON turns.run_id = runs.id
+    WHERE runs.status = 'due' AND runs.due_at IS NULL GROUP BY turns.conversation) AS queued
+WHERE NOT EXISTS (
+    SELECT 1 FROM turns
+    WHERE conversation = queued.conversation AND turn < queued.turn
+        AND turn > (SELECT ended_to FROM conversations WHERE id = queued.conversation)
+        AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting'))
+ORDER BY queued.conversation LIMIT :limit
 
 -- list_turns: the latest runs of a conversation before one, latest first
 SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
