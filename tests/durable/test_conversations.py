@@ -388,6 +388,19 @@ async def test_a_conversation_is_purged_as_a_whole(location: Location, store: Ru
     assert (await ended(runs, await runs.submit("a", "x", conversation_id="old"))).output == "1"
 
 
+async def test_a_run_submitted_during_a_purge_stays(location: Location, store: RunStore) -> None:
+    """The conversation was idle when the purge looked, and is not when it deletes."""
+    runs = DurableRuns(store, [counting()])
+    async with location.open() as other:
+        for number in range(40):
+            await runs.cancel(await runs.submit("a", "x", conversation_id=str(number)), "no")
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(other.purge, 0)
+                    second = await runs.submit("a", "y", conversation_id=str(number))
+            assert (await runs.status(second)).status == "due"
+
+
 async def test_a_claim_of_another_run_is_not_a_conversation(store: RunStore) -> None:
     """Runs submitted without one have none."""
     assert (await claimed(store)).conversation is None

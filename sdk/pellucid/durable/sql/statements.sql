@@ -275,11 +275,11 @@ SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
 WHERE turns.conversation = :conversation AND turns.turn < :before
 ORDER BY turns.turn DESC LIMIT :limit
 
--- delete_idle_conversations: whose runs have all ended a while ago. The condition on the row itself is looked at again if
--- a run was submitted meanwhile
+-- delete_idle_conversations: whose runs have all ended a while ago. PostgreSQL looks at the row again if a run was
+-- submitted meanwhile, which has changed its last turn
 DELETE FROM conversations
-WHERE updated_at <= @now - :older_than AND id IN (
-    SELECT idle.id FROM conversations AS idle
+WHERE (id, last_turn) IN (
+    SELECT idle.id, idle.last_turn FROM conversations AS idle
     WHERE idle.updated_at <= @now - :older_than AND NOT EXISTS (
         SELECT 1 FROM turns JOIN runs ON runs.id = turns.run_id
         WHERE turns.conversation = idle.id
