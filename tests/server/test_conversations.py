@@ -12,6 +12,7 @@ from pellucid import Agent, Identity, ModelError, ToolCall
 from pellucid.server import create_agent_app
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, PAY
+from support.live_runs import LiveModel
 from support.server_scene import BASE, Scene, events
 
 if TYPE_CHECKING:
@@ -144,6 +145,19 @@ async def test_callers_have_their_own_conversations(scene: Scene) -> None:
             found = (await scene.http.get(path, headers={"x-user": name})).json()
             assert (found["id"], [run["id"] for run in found["runs"]]) == ("c/ü?", [answer.json()["id"]])
         assert (await scene.http.get(path)).status_code == 401
+
+
+async def test_a_refused_stream_is_not_expected_any_longer(scene: Scene) -> None:
+    """The same request without a stream, later, is not streamed for the reader that did not come."""
+    model = LiveModel(lambda request: ToolCall("pay") if len(request.messages) == 1 else "done")
+    async with scene.serve(Agent("a", model=model, tools=[PAY])):
+        body, key = {"input": "Hi", "conversationId": "c"}, {"Idempotency-Key": "k"}
+        first = await scene.http.post("/runs", json=body)
+        refused = await scene.http.post("/runs", json=body, headers={**key, **STREAM})
+        assert refused.status_code == 409
+        await scene.http.post(f"/runs/{first.json()['id']}/cancel")
+        assert (await scene.http.post("/runs", json=body, headers=key)).json()["output"] == "done"
+    assert set(model.calls) == {"generate"}
 
 
 async def test_a_failed_run_does_not_end_the_conversation(scene: Scene) -> None:

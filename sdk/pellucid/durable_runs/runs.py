@@ -6,6 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
@@ -264,10 +265,17 @@ class DurableRuns:
     def _follower(self, run_id: str, after: int) -> Follower:
         return Follower(self._store, self._hub, run_id, after)
 
-    async def _expect_reader(self, run_id: str) -> None:
-        """Let the first answer of a run that is to be submitted be streamed; a reader must come soon."""
-        if self._hub is not None:
-            await self._hub.expect(run_id)
+    @asynccontextmanager
+    async def _expecting_reader(self, run_id: str) -> AsyncGenerator[None]:
+        """Let the first answer of a run be streamed that the block submits; a reader must come soon after it."""
+        hub = self._hub
+        is_first = hub is not None and await hub.expect(run_id)
+        try:
+            yield
+        except BaseException:
+            if hub is not None and is_first:
+                hub.unexpect(run_id)
+            raise
 
     async def event_page(self, run_id: str, after: int = 0) -> RunEventPage:
         """Return the events of a run after a sequence number that are there already, 1,000 at most.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -132,16 +133,16 @@ class RunEndpoints:
         after, stays = position(request), _stays(request)
         key = _idempotency_key(request)
         run_id, is_streamed = _run_id(caller, key), "text/event-stream" in request.headers.get("accept", "")
-        if is_streamed:
-            await self.runs._expect_reader(run_id)  # noqa: SLF001  (not public: the reader comes after the run)
-        run_id = await self.runs.submit(
-            agent_named(body.agent, self.runs.agents),
-            input_of(body, self.roles),
-            identity=caller,
-            conversation_id=body.conversation_id or caller.conversation_id,
-            run_id=run_id,
-            callback=body.callback_url,
-        )
+        reader = self.runs._expecting_reader(run_id)  # noqa: SLF001  (not public: the reader comes after the run)
+        async with reader if is_streamed else nullcontext():
+            await self.runs.submit(
+                agent_named(body.agent, self.runs.agents),
+                input_of(body, self.roles),
+                identity=caller,
+                conversation_id=body.conversation_id or caller.conversation_id,
+                run_id=run_id,
+                callback=body.callback_url,
+            )
         headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
         if is_streamed:
             return self._stream(request, run_id, after, headers, stays=stays)

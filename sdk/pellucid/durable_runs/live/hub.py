@@ -82,15 +82,27 @@ class Hub:
 
     # Readers
 
-    async def expect(self, run_id: str) -> None:
-        """Keep the pieces of a run that is to be submitted for the reader that comes next, for a while."""
+    async def expect(self, run_id: str) -> bool:
+        """Keep the pieces of a run that is to be submitted for the reader that comes next, for a while.
+
+        Returns:
+            False if that was done before.
+        """
         if run_id in self._expected:
-            return
+            return False
         inbox = Inbox()
         forget = call_later(current_token(), EXPIRY, partial(self._forget, run_id, inbox))
         self._expected[run_id] = inbox, forget
         self._inboxes.setdefault(run_id, []).append(inbox)
         await self.announce(run_id)
+        return True
+
+    def unexpect(self, run_id: str) -> None:
+        """Forget the reader that was to come, unless it has."""
+        if (expected := self._expected.get(run_id)) is not None:
+            inbox, forget = expected
+            forget()
+            self._forget(run_id, inbox)
 
     def _forget(self, run_id: str, inbox: Inbox) -> None:
         del self._expected[run_id]
