@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -145,6 +146,14 @@ async def test_callers_have_their_own_conversations(scene: Scene) -> None:
             found = (await scene.http.get(path, headers={"x-user": name})).json()
             assert (found["id"], [run["id"] for run in found["runs"]]) == ("c/ü?", [answer.json()["id"]])
         assert (await scene.http.get(path)).status_code == 401
+
+
+@pytest.mark.parametrize("conversation_id", ["c" * 256, "c\n", "c\0", "\ud800"])
+async def test_ids_that_no_path_can_name_are_refused(scene: Scene, conversation_id: str) -> None:
+    """With 400, like keys of submissions: they could not be read, or not by all clients."""
+    async with scene.serve(counting()):
+        answer = await scene.http.post("/runs", content=json.dumps({"input": "Hi", "conversationId": conversation_id}))
+        assert (answer.status_code, answer.json()["path"]) == (400, "conversationId")
 
 
 async def test_a_refused_stream_is_not_expected_any_longer(scene: Scene) -> None:

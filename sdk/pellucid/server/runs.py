@@ -139,7 +139,7 @@ class RunEndpoints:
                 agent_named(body.agent, self.runs.agents),
                 input_of(body, self.roles),
                 identity=caller,
-                conversation_id=body.conversation_id or caller.conversation_id,
+                conversation_id=_conversation_id(body) or caller.conversation_id,
                 run_id=run_id,
                 callback=body.callback_url,
             )
@@ -224,6 +224,17 @@ def _idempotency_key(request: Request) -> str | None:
     if key is not None and not (key.strip() and is_storable(key)):
         raise Problem(400, f"not 1 to {MAX_ID} printable characters", path="Idempotency-Key")
     return key
+
+
+def _conversation_id(body: SubmitBody) -> str | None:
+    """Return the conversation of a body.
+
+    Raises:
+        Problem: 400, no path can name it.
+    """
+    if body.conversation_id is not None and not is_storable(body.conversation_id):
+        raise Problem(400, f"not up to {MAX_ID} printable characters", path="conversationId")
+    return body.conversation_id
 
 
 def _run_id(caller: Identity, key: str | None) -> str:
