@@ -91,6 +91,16 @@ def value(telemetry: Captured, metric: semconv.Metric, **labels: str) -> float:
     return sum(point.value for point in points if wanted.items() <= point.attributes.items())
 
 
+async def test_a_queued_run_is_announced(store: RunStore, queue: NATSQueue, until_waiting: UntilWaiting) -> None:
+    """When the run before it in its conversation has ended."""
+    runs = DurableRuns(store, [hello()], queue=queue, poll=RARELY, conversations="queue")
+    async with working(runs):
+        await until_waiting()
+        ids = [await runs.submit(NAME, "Hi", conversation_id="c") for _ in range(3)]
+        states = await until_over(runs, *ids)
+    assert [state.output for state in states] == ["hello"] * 3
+
+
 async def test_woken_by_messages(store: RunStore, queue: NATSQueue, until_waiting: UntilWaiting) -> None:
     """Runs that are submitted, and that continue after a result, are claimed because of messages."""
     model = ScriptedModel([ToolCall("owed", {}, "c")], "done")
