@@ -290,6 +290,21 @@ async def test_a_run_that_failed_before_its_first_answer_leaves_nothing(store: R
     assert said((await runs.conversation("c")).messages) == ["user: hi", "assistant: hello"]
 
 
+async def test_the_steps_of_a_run_that_was_given_up_are_not_read(location: Location, store: RunStore) -> None:
+    """They may be what ended its processes; the next run would end its own."""
+    runs = DurableRuns(store, [counting()], max_expired_leases=1)
+    await runs.submit("a", "x", conversation_id="c")
+    claim = await store.claim("worker", ["a"], 60)
+    assert claim is not None
+    assert claim.conversation is not None
+    await store.append(claim, "answer:1", {"step": "answer", "state": "huge"})
+    location.end_leases()
+    await within(runs.work_until_idle())
+    [turn] = (await store.conversation(claim.conversation)).turns
+    assert (turn.run.status, turn.journal) == ("failed", ())
+    assert (await ended(runs, await runs.submit("a", "y", conversation_id="c"))).output == "1"
+
+
 async def test_calls_of_a_cancelled_run_have_results(store: RunStore) -> None:
     """A run that waits for an approval and for results is cancelled: each call of its last message is answered."""
     calls = [ToolCall(name, {}, f"c-{name}") for name in ("do", "pay", "owed", "job")]

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import FINAL, ConversationPage, Turn
-from pellucid.durable.values import Row, call_record, journal_entry, run_record
+from pellucid.durable.values import Row, call_record, is_given_up, journal_entry, run_record
 from pellucid.errors import ConversationBusy
 
 IfBusy: TypeAlias = Literal["refuse", "queue"]
@@ -91,7 +91,7 @@ def purge(tx: Transaction, older_than: float, limit: int) -> list[str]:
 
 def _turn(tx: Transaction, row: Row) -> Turn:
     run = run_record(row)
-    is_completed, is_over = run.status == "completed", run.status in FINAL
-    entries = tx.all("list_journal", run_id=run.id, after=run.checkpoint_seq) if is_over and not is_completed else ()
-    calls = tx.all("list_calls", run_id=run.id) if not is_completed else ()
+    is_read = run.status in FINAL and run.status != "completed" and not is_given_up(run)
+    entries = tx.all("list_journal", run_id=run.id, after=run.checkpoint_seq) if is_read else ()
+    calls = tx.all("list_calls", run_id=run.id) if run.status != "completed" else ()
     return Turn(row["turn"], run, tuple(map(journal_entry, entries)), tuple(map(call_record, calls)))

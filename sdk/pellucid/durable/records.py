@@ -266,7 +266,7 @@ class Turn:
     Attributes:
         number: Place in the conversation; it grows, with gaps.
         run: The run.
-        journal: Entries that the checkpoint does not contain, if the run failed or was cancelled.
+        journal: Entries that the checkpoint does not contain, if the run failed or was cancelled, and was not given up.
         calls: Its calls; empty if it is completed.
     """
 

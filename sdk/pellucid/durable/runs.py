@@ -11,6 +11,7 @@ from pellucid.durable.conversations import IfBusy
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import FINAL, CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
 from pellucid.durable.values import (
+    GIVEN_UP,
     Row,
     call_record,
     digest_of,
@@ -29,9 +30,6 @@ Entries = Mapping[str, JSONValue]
 
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
-
-GIVEN_UP: Final = "given_up"
-"""`error_type` of a run whose leases expired too often."""
 
 
 def submit(

@@ -16,6 +16,9 @@ Row: TypeAlias = Mapping[str, Any]
 MAX_ID: Final = 255
 """Characters of an id or key. PostgreSQL indexes 2,704 bytes, of up to two of them."""
 
+GIVEN_UP: Final = "given_up"
+"""`error_type` of a run whose leases expired too often."""
+
 
 class Encoded(str):
     """JSON text of a value, to be stored as it is."""
@@ -88,6 +91,11 @@ def run_record(row: Row) -> RunRecord:
         due_at=row["due_at"],
         trace=load(row["trace"]),
     )
+
+
+def is_given_up(run: RunRecord) -> bool:
+    """Return whether the store has failed a run, whose content may be what ended the processes of its workers."""
+    return isinstance(run.result, dict) and run.result.get("error_type") == GIVEN_UP
 
 
 def run_summary(row: Row) -> RunSummary:

@@ -16,8 +16,7 @@ from pellucid.context import Identity
 from pellucid.durable import Claim, RunStore, Turn
 from pellucid.durable.conversations import IfBusy as Conversations
 from pellucid.durable.records import FINAL
-from pellucid.durable.runs import GIVEN_UP
-from pellucid.durable.values import digest_of
+from pellucid.durable.values import digest_of, is_given_up
 from pellucid.durable_runs.continuation import folded_of, steps_of
 from pellucid.durable_runs.records import RunState, state_of
 from pellucid.errors import ConfigError, PellucidError, UnknownConversation
@@ -122,7 +121,7 @@ def kept(turn: Turn) -> Sequence[Message]:
     result: Mapping[str, Any] = run.result if isinstance(run.result, dict) else {}
     if run.status == "completed":
         return load_messages(result.get("messages"))
-    if result.get("error_type") == GIVEN_UP or (run.checkpoint is None and not steps_of(turn.journal)):
+    if is_given_up(run) or (run.checkpoint is None and not steps_of(turn.journal)):
         return ()
     try:
         state = folded_of(run, turn.journal, {call.id for call in turn.calls}, ()).checkpoint
