@@ -279,6 +279,18 @@ async def test_a_run_that_failed_leaves_what_was_done(store: RunStore) -> None:
     assert said(model.requests[-1].messages) == ["user: go", "assistant: do", "tool: c1", "user: again"]
 
 
+@pytest.mark.parametrize("value", ["no JSON", "{}", '{"step": "answer", "state": {}}'])
+async def test_a_run_whose_steps_are_damaged_leaves_nothing(location: Location, store: RunStore, value: str) -> None:
+    """It has failed anyway, and the conversation goes on without it."""
+    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "down"), "back")
+    runs = DurableRuns(store, [Agent("a", model=model, tools=[DO])])
+    await runs.submit("a", "go", conversation_id="c")
+    await within(runs.work_until_idle())
+    location.execute(f"UPDATE journal SET value = '{value}'")
+    assert (await ended(runs, await runs.submit("a", "again", conversation_id="c"))).output == "back"
+    assert said((await runs.conversation("c")).messages) == ["user: again", "assistant: back"]
+
+
 async def test_a_run_that_failed_before_its_first_answer_leaves_nothing(store: RunStore) -> None:
     """Nothing was done, so its message can be sent again."""
     model = ScriptedModel(ModelError("m", "down"), "hello")

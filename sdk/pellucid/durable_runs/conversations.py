@@ -118,15 +118,14 @@ def kept(turn: Turn) -> Sequence[Message]:
         ConfigError: the result of a run that is completed is damaged.
     """
     run = turn.run
-    result: Mapping[str, Any] = run.result if isinstance(run.result, dict) else {}
     if run.status == "completed":
-        return load_messages(result.get("messages"))
-    if is_given_up(run) or (run.checkpoint is None and not steps_of(turn.journal)):
-        return ()
+        return load_messages(run.result.get("messages") if isinstance(run.result, dict) else None)
     try:
+        if is_given_up(run) or (run.checkpoint is None and not steps_of(turn.journal)):
+            return ()
         state = folded_of(run, turn.journal, {call.id for call in turn.calls}, ()).checkpoint
         return _closed(state.conversation, state.known_results, run.status)
-    except (PellucidError, TypeError, KeyError, ValueError) as error:
+    except (PellucidError, TypeError, LookupError, ValueError) as error:
         _log.warning("durable_run.not_in_conversation run_id=%s: its rows are damaged: %s", run.id, error)
         return ()
 
