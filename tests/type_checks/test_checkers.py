@@ -49,7 +49,7 @@ def mypy(programs: list[Path], folder: Path) -> Iterator[Finding]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=10 * PATIENCE,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr  # there are wrong uses
@@ -69,7 +69,7 @@ def pyright(programs: list[Path], folder: Path) -> Iterator[Finding]:
         [sys.executable, "-m", "basedpyright", "--project", config, "--pythonpath", sys.executable, "--outputjson"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=10 * PATIENCE,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
@@ -101,6 +101,7 @@ def generated_test(folder: Path) -> Iterator[Path]:
     yield program
 
 
+@pytest.mark.timeout(11 * PATIENCE)  # some hundred programs
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
 def test_type_checkers(
     checker: Callable[[list[Path], Path], Iterable[Finding]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -101,8 +101,10 @@ def call_later(token: EventLoopToken, seconds: float, callback: Callable[[], obj
     if hasattr(loop, "call_later"):
         return loop.call_later(seconds, callback).cancel  # type: ignore[no-any-return]
 
+    at = anyio.current_time() + seconds  # the task that waits may start late
+
     async def wait() -> None:
-        await anyio.sleep(seconds)
+        await anyio.sleep_until(at)
         callback()
 
     return spawn(wait)
