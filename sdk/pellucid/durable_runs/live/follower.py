@@ -102,13 +102,15 @@ class Follower:
         entry = await self._store.entry(self._run_id, f"{ANSWER}:{event.data['key']}")
         if entry is None:
             return event
-        messages = cast("dict[str, Any]", entry.value)["state"]["messages"]
-        with suppress(ConfigError):  # damaged: a pass fails
-            return replace(event, data={**event.data, "content": load_messages(messages)[-1].text})
+        with suppress(ConfigError, LookupError, TypeError):  # damaged: a pass fails
+            messages = load_messages(cast("dict[str, Any]", entry.value)["state"]["messages"])
+            return replace(event, data={**event.data, "content": messages[-1].text})
         return event
 
     async def pieces(self) -> list[RunDelta]:
         """Return the pieces that have arrived, of the answer that the run is at."""
+        if self._hub is not None:
+            await self._hub.renew()  # a reader that always has pieces never waits
         if self._inbox is not None:
             self._arrived += self._inbox.pieces.take()
         newest = max(map(_order_of, self._arrived), default=self._begun)
@@ -122,15 +124,15 @@ class Follower:
 
     async def _read_answered(self) -> None:
         """Read which answers the reader has seen before."""
-        self._answered, seq = self._answered or (0, False), 0
-        while seq < self._start:
+        seq, has_more = 0, True
+        seen: list[RunEvent] = []
+        while has_more and seq < self._start:
             page = await self._store.events(self._run_id, after=seq)
-            for event in page.events:
-                seq = event.seq
-                if seq <= self._start:
-                    self._note(event_of(event))
-            if not page.has_more:
-                return
+            seen += [event_of(event) for event in page.events if event.seq <= self._start]
+            seq, has_more = page.events[-1].seq if page.events else seq, page.has_more
+        self._answered = (0, False)  # only now: a reader that was stopped meanwhile reads again
+        for event in seen:
+            self._note(event)
 
     def _note(self, event: RunEvent) -> None:
         if event.type == f"step.{ANSWER}":
@@ -161,8 +163,9 @@ class Follower:
                     return True
                 if self._waiter.is_woken or anyio.current_time() >= self._look_at:
                     self._waiter.clear()
-                    self._look_at = anyio.current_time() + self._store.event_poll
+                    self._look_at = 0.0  # again, if it is stopped meanwhile: it was notified once
                     self.is_stale = await self._store.has_events(self._run_id, self._after)
+                    self._look_at = anyio.current_time() + self._store.event_poll
                     continue
                 with anyio.move_on_after(min(self._look_at - anyio.current_time(), RENEWAL)):
                     await self._waiter.wait_again()
