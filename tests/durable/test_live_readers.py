@@ -12,7 +12,7 @@ from pellucid import Agent, Message, TextPart, ToolCall
 from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent, live
 from pellucid.models import ModelDelta
 from support.durable_agents import DO
-from support.live_runs import LiveModel, deltas, names, said
+from support.live_runs import LiveModel, Reader, deltas, names, said
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -182,3 +182,20 @@ async def test_a_reader_of_a_damaged_answer_gets_its_event(store: RunStore, loca
         seen = [event async for event in events]
     assert names(seen) == ["step.answer", "run.completed"]
     assert "content" not in cast("RunEvent", seen[0]).data
+
+
+async def test_pieces_of_a_kind_of_the_models_own(store: RunStore) -> None:
+    """A run does not fail because somebody reads it."""
+    reader = Reader()
+
+    async def answer(_request: Any) -> AsyncIterator[Any]:
+        yield ModelDelta(cast("Any", "citation"), "[1]")
+        async for piece in reader.said("Hello."):
+            yield piece
+
+    agent = Agent("a", model=LiveModel(answer))
+    runs = DurableRuns(store, [agent])
+    with anyio.fail_after(PATIENCE):
+        await reader.read(runs, await runs.submit(agent, "Hi"))
+    assert names(reader.seen) == ["delta", "step.answer", "run.completed"]
+    assert [piece.content for piece in deltas(reader.seen, "citation")] == ["[1]"]

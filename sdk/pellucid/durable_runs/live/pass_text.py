@@ -32,10 +32,10 @@ class PassText:
         """Return the function that publishes the pieces of one attempt to answer."""
         hub, run_id, claim = self._hub, self._run_id, self._claim
         key = f"{iteration}:closing" if is_closing else f"{iteration}"
-        offsets = {"text": 0, "reasoning": 0, "tool_call": 0}
+        offsets: dict[str, int] = {}
 
         def send(delta: ModelDelta) -> None:
-            offset = offsets[delta.type]
+            offset = offsets.get(delta.type, 0)
             offsets[delta.type] = offset + len(delta.content)
             if hub.is_read(run_id):
                 hub.publish(run_id, RunDelta(key, claim, attempt, delta.type, offset, delta.content))
