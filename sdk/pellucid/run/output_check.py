@@ -13,7 +13,7 @@ from pellucid.errors import ToolError
 from pellucid.events import ToolOutputInvalid
 from pellucid.messages import Parts
 from pellucid.run.outcomes import Suspended
-from pellucid.run.tool_results import PARTS, in_thread, is_content, is_small, to_json
+from pellucid.run.tool_results import PARTS, in_thread, is_content, is_small, no_json, to_json
 from pellucid.telemetry import current_scope
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
@@ -31,7 +31,7 @@ def checked(
         value = await function(arguments, ctx)
         if isinstance(value, Suspended):  # a paused sub-agent
             return value
-        issues = _issues(tool, value) if is_small(value) else await in_thread(_issues, tool, value)
+        value, issues = _read(tool, value) if is_small(value) else await in_thread(_read, tool, value)
         if issues:
             _handle(tool, ctx, "; ".join(issues))
         return value
@@ -39,17 +39,23 @@ def checked(
     return run
 
 
-def _issues(tool: Tool, value: object) -> Sequence[str]:
-    """Return what does not fit in the JSON of a result; of content with structured content, that counts."""
+def _read(tool: Tool, value: object) -> tuple[object, Sequence[str]]:
+    """Return a result, and what does not fit in its JSON; of content with structured content, that counts.
+
+    Data are returned as JSON, because some, such as generators, can be read only once.
+
+    Raises:
+        ToolError: the value cannot be turned into JSON.
+    """
     if isinstance(value, Parts):
-        return tool.output_validator.issues(value.structured)
+        return value, tool.output_validator.issues(value.structured)
     if isinstance(value, PARTS) or is_content(value):
-        return (f"{tool.output_validator.whole}: it is content, not data",)
+        return value, (f"{tool.output_validator.whole}: it is content, not data",)
     try:
         data, _ = to_json(value)
-    except (ValueError, RecursionError):
-        return ()  # the result is refused because it is no JSON
-    return tool.output_validator.issues(data)
+    except (ValueError, RecursionError) as error:
+        raise no_json(value) from error
+    return data, tool.output_validator.issues(data)
 
 
 def _handle(tool: Tool, ctx: ToolContext, problem: str) -> None:

@@ -81,11 +81,16 @@ def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONVa
             return beginning
         data, text = to_json(value)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise ToolError(
-            f"The tool returned an object of type {type(value).__name__} that cannot be turned into JSON.",
-            error_type="invalid_result",
-        ) from error
+        raise no_json(value) from error
     return data if len(text.encode("utf-8", "replace")) <= max_bytes else _cut(text, max_bytes)
+
+
+def no_json(value: object) -> ToolError:
+    """Return the error of a result that cannot be turned into JSON."""
+    return ToolError(
+        f"The tool returned an object of type {type(value).__name__} that cannot be turned into JSON.",
+        error_type="invalid_result",
+    )
 
 
 def halted_text(halt: PolicyHalt) -> str:

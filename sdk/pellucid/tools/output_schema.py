@@ -43,11 +43,14 @@ def _schema_of(hint: Any, spelled: str) -> JSONObject | None:
     return schema if _is_structured(schema, definitions) else None
 
 
-def _has_content(hint: Any) -> bool:
-    """Return whether a type may be content parts, which are no JSON."""
+def _has_content(hint: Any, known: tuple[Any, ...] = ()) -> bool:
+    """Return whether a type may be content parts, which are no JSON; `known` are types that it is part of."""
     if isinstance(hint, type) and not get_args(hint):
         return issubclass(hint, _CONTENT)
-    return typing.get_origin(hint) is not typing.Literal and any(map(_has_content, get_args(hint)))
+    if typing.get_origin(hint) is typing.Literal or hint in known:
+        return False
+    named = [getattr(hint, name) for name in ("__supertype__", "__value__") if hasattr(hint, name)]
+    return any(_has_content(part, (*known, hint)) for part in (*named, *get_args(hint)))
 
 
 def _is_structured(schema: JSONValue, definitions: JSONObject) -> bool:
@@ -72,3 +75,12 @@ class _Results(Untitled):
     """Schemas of results; a default that has no JSON is omitted, and nobody has to know."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  (as in the base)
+
+    def ser_schema(self, schema: Any) -> Any:
+        """Return the schema of what a serializer returns; that of an application's which has no type may be anything.
+
+        Otherwise pydantic takes the schema of the type before it is serialized, as is right for its own serializers.
+        """
+        found = super().ser_schema(schema)
+        module = getattr(schema.get("function"), "__module__", "pydantic")
+        return {} if found is None and module.partition(".")[0] != "pydantic" else found
