@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, NewType
+from typing import Any, Final, NewType
 
 import pytest
 from pydantic import BaseModel, RootModel, SerializerFunctionWrapHandler, field_serializer, model_serializer
@@ -21,6 +22,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 Texts = NewType("Texts", list[TextPart])
 Aliased = TypeAliasType("Aliased", list[TextPart] | None)
 Tree = TypeAliasType("Tree", "dict[str, Tree] | int")
+
+BACKTRACKING: Final = r"^(?:(a+)\1?)+$"
 
 
 class Stamped(BaseModel):
@@ -159,3 +162,12 @@ async def test_serializers_with_a_type_and_those_of_pydantic_keep_theirs() -> No
     assert made.output_schema is not None
     assert made.output_schema["$defs"]["Typed"]["properties"]["at"] == {"type": "number"}
     assert (await result_of(made)).response == [{"at": 1.0}]
+
+
+async def test_a_pattern_that_backtracks_takes_no_time() -> None:
+    """A hub writes both the pattern and the texts, and the event loop waits for the check."""
+    schema = {"type": "array", "items": {"not": {"pattern": BACKTRACKING}}}
+    made = returning(Any, lambda: ["a" * length + "!" for length in range(40, 340)], output_schema=schema)
+    start = time.perf_counter()
+    await result_of(made)
+    assert time.perf_counter() - start < 5

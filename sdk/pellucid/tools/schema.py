@@ -12,6 +12,10 @@ MAX_ISSUES = 10
 """Maximum number of issues reported for one set of arguments; a model needs no more to correct itself."""
 
 
+_MAX_STEPS = 10_000
+"""Backtracking steps of one pattern in one text, half a millisecond; patterns of other kinds take none."""
+
+
 class Validator:
     """Validator of arguments against a JSON Schema (drafts 4 to 2020-12).
 
@@ -25,7 +29,12 @@ class Validator:
         import jsonschema_rs
 
         try:
-            self._validator = jsonschema_rs.validator_for(self._checked(schema), mask="the value", retriever=_refuse)
+            self._validator = jsonschema_rs.validator_for(
+                self._checked(schema),
+                mask="the value",
+                retriever=_refuse,
+                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_STEPS),
+            )
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             raise ValueError(str(error).split("\n", 1)[0]) from error
 
