@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from pellucid import Agent, CapturePolicy, Limits, Message, ModelError, RunTimeout, Tool, ToolCall, semconv
+from pellucid import Agent, CapturePolicy, Limits, Message, ModelError, RunTimeout, Tool, ToolCall, Usage, semconv
+from pellucid.models import ModelResponse
 from pellucid.testing import FunctionModel, ScriptedModel
-from pellucid_exporters.options import Otlp, Settings
+from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.testing import capture, check_telemetry
 from support.clock import SOON, outlast
+from support.openmetrics import fetch_bytes
 from support.otlp_receiver import otlp_receiver
 from support.runs import attributes, within
 
@@ -79,6 +83,58 @@ async def test_names_that_models_and_callers_invent_are_no_labels(telemetry: Cap
         history = [Message("user", f"{number}"), Message("assistant", "x")]
         await within(Agent("a", model=ScriptedModel("x")).run(f"{number}", history=history))
     assert len(telemetry.metrics) == before
+
+
+async def test_names_that_models_answer_under_are_few_labels() -> None:
+    """600 models that nobody has asked for, with long names, leave a small page of metrics, and are counted."""
+    names = [f"{number}-{'x' * 300}" for number in range(600)]
+    answers = iter(names)
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        usage = Usage(input_tokens=1, output_tokens=1)
+        return ModelResponse(message=Message("assistant", "x"), usage=usage, model=next(answers))
+
+    with anyio.fail_after(60):
+        telemetry = build(Settings(service_name="s", prometheus=Prometheus(port=0)))
+        try:
+            agent = Agent("a", model=FunctionModel(answer), telemetry=telemetry)
+            for _ in names:
+                await agent.run("x")
+            assert telemetry.prometheus_url is not None
+            page = await anyio.to_thread.run_sync(fetch_bytes, telemetry.prometheus_url, "text/plain")
+        finally:
+            await anyio.to_thread.run_sync(telemetry.shutdown)
+    assert len(page) < 300_000
+    families = {family.name: family for family in text_string_to_metric_families(page.decode())}
+    samples = families["gen_ai_client_operation_duration_seconds"].samples
+    models = {sample.labels["gen_ai_response_model"] for sample in samples}
+    assert (len(models), "_OTHER" in models, max(map(len, models))) == (17, True, 128)
+    lost = families["pellucid_telemetry_dropped"].samples
+    counted = [sample.value for sample in lost if sample.labels["pellucid_telemetry_part"] == "label"]
+    assert sum(counted) >= 584
+
+
+async def test_a_name_in_the_request_is_a_label_however_many_answered(telemetry: Captured) -> None:
+    """A router with more models than are kept has all that it asks for by name."""
+    for number in range(40):
+        answer = ModelResponse(message=Message("assistant", "x"), model=f"m{number}")
+        model = FunctionModel(partial(lambda answer, request: answer, answer), name=f"m{number}")
+        await within(Agent("a", model=model).run("x"))
+    points = [point for point in telemetry.metrics if point.name == semconv.OPERATION_DURATION.name]
+    assert {point.attributes[semconv.RESPONSE_MODEL] for point in points} == {f"m{number}" for number in range(40)}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_names_of_tools_are_few_labels(telemetry: Captured) -> None:
+    """Those of a hub are labels up to a limit, the others are one; each span keeps its own."""
+    names = [f"t{number}" for number in range(1010)]
+    model = ScriptedModel([ToolCall(name) for name in names], "x")
+    await within(Agent("a", model=model, tools=[returning("x", name) for name in names]).run("x"), 60)
+    points = [point for point in telemetry.metrics if point.name == semconv.TOOL_DURATION.name]
+    labels = {point.attributes[semconv.TOOL_NAME] for point in points}
+    assert (len(labels), "_OTHER" in labels) == (1001, True)
+    spans = [span for span in telemetry.spans if span.name.startswith("execute_tool")]
+    assert {attributes(span)[semconv.TOOL_NAME] for span in spans} == set(names)
 
 
 async def test_ids_in_errors_are_no_labels(telemetry: Captured) -> None:

@@ -284,11 +284,12 @@ class Boundary:
                 labels[name] = value
         if (error_type := notes.get("error_type")) and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
-        instruments, seconds = self._scope.instruments.by_name, (end - self.start) / 1e9
-        instruments[phase.duration.name].record(seconds, labels, context=self.context)
+        instruments, seconds = self._scope.instruments, (end - self.start) / 1e9
+        bounded = instruments.labels.bounded(labels)
+        instruments.by_name[phase.duration.name].record(seconds, bounded, context=self.context)
         if phase.late is not None and (objective := notes.get("objective")) is not None:
             late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible
-            instruments[phase.late.name].add(late, labels, context=self.context)
+            instruments.by_name[phase.late.name].add(late, bounded, context=self.context)
 
 
 class _Abandoned(GeneratorExit):

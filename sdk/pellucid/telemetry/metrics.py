@@ -17,6 +17,7 @@ from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 from pellucid import semconv
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.telemetry.hubs import Hubs
+from pellucid.telemetry.labels import Labels
 from pellucid.version import __version__
 
 _INSTRUMENTS: Final = "_pellucid_instruments"
@@ -82,6 +83,7 @@ class Instruments:
     Attributes:
         by_name: Histograms and counters by name.
         hubs: State behind the observable gauges of providers.
+        labels: Bounds of labels.
         readers: Readers behind those of stores.
         counts_usage: Whether the application opted in to the newest conventions, which count tokens with counters
             instead of a histogram.
@@ -113,6 +115,7 @@ class Instruments:
             else:
                 counter = meter.create_up_down_counter if is_updown else meter.create_counter
                 self.by_name[metric.name] = counter(**options)
+        self.labels = Labels(self.by_name[semconv.TELEMETRY_DROPPED.name])
 
 
 _LATEST: Final = (*semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values())

@@ -134,7 +134,10 @@ class Scope:
             return
         instrument = self.instruments.by_name[metric.name]
         write = instrument.record if metric.kind == "histogram" else instrument.add
-        self.guarded("metric", write, value, attributes, context=context)
+        self.guarded("metric", self._write, write, value, attributes, context)
+
+    def _write(self, write: Any, value: float, attributes: Attributes, context: Context | None) -> None:
+        write(value, self.instruments.labels.bounded(attributes) if attributes else attributes, context=context)
 
     def measure(
         self, metric: Metric, start: int, labels: Mapping[str, AttributeValue], context: Context | None = None

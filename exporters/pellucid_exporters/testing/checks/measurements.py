@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.events import ApprovalDecided, ApprovalRequested, AsyncToolDispatched
+from pellucid.telemetry.labels import MAX_LENGTH, MOST, OTHER
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
 
@@ -77,7 +78,8 @@ def check(observed: Observed) -> Iterator[str]:
         for exemplar in point.exemplars:
             yield from _exemplar(where, exemplar, point.name, observed)
     for metric in DERIVED:
-        yield from _compare(metric, expected[metric.name], found[metric.name])
+        values = found[metric.name]
+        yield from _compare(metric, _bounded(expected[metric.name], values), values)
     yield from _requests(observed, found)
 
 
@@ -95,6 +97,21 @@ def _requests(observed: Observed, found: Expected) -> Iterator[str]:
     if measured < len(answered):
         name = semconv.MCP_OPERATION_DURATION.name
         yield f"{name} has {measured:g} measurements for {len(answered)} calls of MCP tools"
+
+
+def _bounded(expected: Mapping[Labels, list[float]], found: Mapping[Labels, Any]) -> Mapping[Labels, list[float]]:
+    """Return expected values, with those together that have no label of their own because there were too many."""
+    kept = {label for labels in found for label in labels}
+    bounded: dict[Labels, list[float]] = defaultdict(list)
+    for labels, values in expected.items():
+        limited = frozenset(_limited(name, value, kept) if name in MOST else (name, value) for name, value in labels)
+        bounded[limited].extend(values)
+    return bounded
+
+
+def _limited(name: str, value: str, kept: Collection[tuple[str, Any]]) -> tuple[str, str]:
+    label = (name, value[:MAX_LENGTH])
+    return label if label in kept or (name, OTHER) not in kept else (name, OTHER)
 
 
 def _compare(
