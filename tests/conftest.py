@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import signal
 import socket
@@ -12,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
 from pellucid_exporters.testing import Captured, check_telemetry
@@ -30,6 +30,9 @@ def pytest_configure() -> None:
     """Let the processes that tests start be interrupted: a shell's background job ignores that, and so would they."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "CI" not in os.environ:  # there, hypothesis has such a profile itself
+        hypothesis.settings.register_profile("busy", deadline=None)
+        hypothesis.settings.load_profile("busy")
 
 
 def pytest_sessionstart() -> None:
@@ -41,8 +44,6 @@ def pytest_sessionstart() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep modules and collected tests out of what `gc.collect()` looks at: many tests do that, some in a loop."""
-    # It looks for what holds trio's random numbers when its plugin imports it, and would find nothing that is frozen.
-    importlib.import_module("hypothesis")
     gc.collect()
     gc.freeze()
 

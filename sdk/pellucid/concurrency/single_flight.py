@@ -14,7 +14,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
 from pellucid.concurrency.race import ForeignCancellation, OutOfTime
-from pellucid.concurrency.tasks import call_later, call_soon, is_cancelled, is_running, spawn
+from pellucid.concurrency.tasks import call_later, call_soon, is_cancelled, is_running, nothing, spawn
 from pellucid.failures import contained, interrupt_in
 
 T = TypeVar("T")
@@ -69,8 +69,8 @@ class Flight(Generic[T]):
         self._done = False
         self._waiters: dict[object, tuple[EventLoopToken, anyio.Event]] = {}
         self._loop: EventLoopToken = current_token()
-        self._stop: Callable[[], object] = _nothing
-        self._stop_timer: Callable[[], object] = _nothing
+        self._stop: Callable[[], object] = nothing
+        self._stop_timer: Callable[[], object] = nothing
         self._timed_to = math.inf
 
     @property
@@ -226,7 +226,3 @@ class Flight(Generic[T]):
                 else:
                     call_soon(loop, event.set)
         return bool(waiters)
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -135,11 +135,11 @@ def has_ended(loop: Any) -> bool:
     if hasattr(loop, "is_closed"):
         return bool(loop.is_closed())
     try:
-        loop.run_sync_soon(_nothing, idempotent=True)
+        loop.run_sync_soon(nothing, idempotent=True)
     except RuntimeError:  # trio raises it after its loop has ended
         return True
     return False
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Do nothing."""

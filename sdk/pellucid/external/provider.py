@@ -35,6 +35,10 @@ class ExternalTools:
     kind: str = field(default="static", init=False)
     measures_requests: bool = field(default=True, init=False)
 
+    def __post_init__(self) -> None:
+        if self.registry_mode not in get_args(RegistryMode):
+            raise ConfigError(f"ExternalTools(registry_mode={self.registry_mode!r}): must be 'full' or 'lazy'")
+
     def list_tools(self, ctx: DiscoveryContext) -> tuple[Tool, ...]:
         """Return the enabled tools."""
         return self.tools
