@@ -36,3 +36,15 @@ def close_to(name: str, names: Iterable[str]) -> str:
     candidates = list(names)
     close = get_close_matches(name, candidates, n=3) if len(candidates) <= MAX_COMPARED else []
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user information, query and fragment, which may be secret; it need not be valid."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    host, path = rest[:end], rest[end:]
+    if "@" in host:
+        host = host.rpartition("@")[2]
+    elif "@" in path and not host.rpartition(":")[2].isdigit() and ":" in host:
+        return f"{scheme}{mark}…"  # a password with a slash or the like
+    return f"{scheme}{mark}{host}{path.partition('#')[0].partition('?')[0]}"

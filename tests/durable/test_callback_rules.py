@@ -99,12 +99,15 @@ def test_refused_urls(url: str) -> None:
         ({"allow": "https://example.org"}, "give a list of URLs"),
         ({"allow": ["http://example.org"]}, "'http://example.org': .* must start with https"),
         ({"allow": ["https://example.org?a=b"]}, "has a query"),
+        ({"allow": [f"https://example.org/hooks?key={SECRET}"]}, "'https://example.org/hooks' has a query"),
+        ({"allow": [f"https://ann:{SECRET}@example.org/"]}, "'https://example.org/': .* must be an absolute URL"),
+        ({"allow": [f"https://ann:x/{SECRET}@example.org/"]}, "it must be an absolute URL"),
         ({"timeout": 0}, "timeout=0.*must be positive"),
         ({"concurrency": float("nan")}, "concurrency=nan.*must be positive"),
     ],
 )
 def test_options(options: dict[str, Any], text: str) -> None:
-    """An option that is not valid is named, without the key."""
+    """An option that is not valid is named, without keys, passwords and queries."""
     with pytest.raises(ConfigError, match=text) as caught:
         Callbacks(**{"keys": [NEW], "allow": LOCAL, **options})
     assert SECRET not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -178,6 +179,23 @@ async def test_a_server_that_is_not_there_is_a_discovery_error() -> None:
     with anyio.fail_after(60), pytest.raises(DiscoveryError, match="ConnectError") as failed:
         await provider.list_tools(DiscoveryContext())
     assert type(failed.value.__cause__).__name__ == "ConnectError"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("htp://ann:hunter2@host/mcp", "'htp://host/mcp' is not the URL"),
+        ("host/mcp?api_key=hunter2#hunter2", "'host/mcp' is not the URL"),
+        ("ann:hunter2@host", "'host' is not the URL"),
+        ("ftp://ann:hun/hunter2@host", "'ftp://…' is not the URL"),
+    ],
+)
+async def test_a_url_that_is_none_is_refused_without_its_secrets(url: str, shown: str) -> None:
+    """User information, query and fragment are not quoted."""
+    for connect in (MCPProvider.http, MCPProvider.connect):
+        with pytest.raises(ConfigError, match=re.escape(shown)) as caught:
+            connect(url, id="x")
+        assert "hunter2" not in str(caught.value)
 
 
 async def test_an_http_status_is_told() -> None:

@@ -196,6 +196,23 @@ async def test_a_given_client_is_used_as_it_is(server: VendorServer) -> None:
         assert not client.is_closed()
 
 
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("bad key sk-proj-abcdefghijklmnop1234", "bad key [redacted]"),
+        ("Incorrect API key provided: gsk_abcdefghijklmnopqrstuvwxyz0123456789.", "provided: [redacted]."),
+        ("no header Authorization: Bearer abcdefgh12345678", "no header Authorization: [redacted]"),
+        ('{"headers": {"x-api-key": ["abcdefgh1"]}}', '{"headers": {"x-api-key": ["[redacted]"]}}'),
+    ],
+)
+async def test_an_error_shows_no_key_of_others(server: VendorServer, message: str, shown: str) -> None:
+    """A vendor or proxy may quote another key than the model's; the error is masked like telemetry."""
+    server.answers(answer_json({"error": {"message": message}}, status=401))
+    model = OpenAIModel("gpt-x", base_url=server.url, api_key=KEY)
+    assert shown in str(await fail(model))
+    await model.aclose()
+
+
 def test_event_loops_one_after_the_other_use_one_model(server: VendorServer) -> None:
     """Connections of one do not work in another."""
     model = OpenAIModel("m", base_url=server.url)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pellucid.errors import ConfigError
+from pellucid.text import shown_url
 
 PREFIX: Final = "pct1"
 """Beginning of each token: Pellucid call token, version 1."""
@@ -95,7 +96,7 @@ class Completion:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"Completion(url={self.url!r}): give the address of the server, such as https://host/agents"
+                f"Completion(url={shown_url(self.url)!r}): give the address of the server, such as https://host/agents"
             )
 
     def address(self, result_id: str, run_id: str, deadline: float | None) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.mcp.exchange import SESSION_HEADER, current_exchange
 from pellucid.mcp.invalid_tools import remove_invalid
-from pellucid.text import clean
+from pellucid.text import clean, shown_url
 
 CONNECT_TIMEOUT: Final = 30.0
 READ_TIMEOUT: Final = 300.0
@@ -132,7 +132,7 @@ def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"{url!r} is not the URL of an MCP server: it must start with http:// or https://")
+        raise ConfigError(f"{shown_url(url)!r} is not the URL of an MCP server: it must start with http:// or https://")
 
     def reach(link: Link) -> Transport:
         return _observed(_http(url, headers, link), link)

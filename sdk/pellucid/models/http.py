@@ -18,6 +18,8 @@ from pellucid.concurrency.per_loop import PerLoop
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
+from pellucid.telemetry.capture import mask_text
+from pellucid.text import shown_url
 from pellucid.types import JSONObject
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
@@ -87,7 +89,7 @@ def failure(
         request_id: The vendor's id of the request.
         headers: Headers of the response, for `retry-after`.
         error_type: Value of `error.type`, where the type of the error does not distinguish failures.
-        secrets: Keys to mask in the message.
+        secrets: Keys to mask in the message; other secrets are masked as in telemetry.
     """
     kind = kind or _kind_of(error, status)
     details = [f"HTTP {status}"] if status is not None else []
@@ -97,6 +99,7 @@ def failure(
     for secret in secrets:
         if secret and len(secret) >= MIN_KEY_LENGTH:
             text = text.replace(secret, "[masked]")
+    text, _ = mask_text(text)  # a vendor may quote another key than ours
     if details:
         text = f"{', '.join(details)}: {text}"
     wait = retry_after(headers or {})
@@ -148,9 +151,9 @@ def server_at(url: str, *, owner: str) -> tuple[str, int]:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"{owner}: {url!r} is not a base URL: {error}") from error
+        raise ConfigError(f"{owner}: {shown_url(url)!r} is not a base URL: {error}") from error
     if host is None or parts.scheme not in _PORTS:
-        raise ConfigError(f"{owner}: {url!r} is not a base URL; it must start with http:// or https://")
+        raise ConfigError(f"{owner}: {shown_url(url)!r} is not a base URL; it must start with http:// or https://")
     return host, port or _PORTS[parts.scheme]
 
 

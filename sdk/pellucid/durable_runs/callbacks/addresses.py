@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from pellucid.errors import CallbackRefused, ConfigError
+from pellucid.text import shown_url
 
 MAX_URL: Final = 2048
 """Characters of a URL."""
@@ -111,7 +112,7 @@ def _prefix(url: str) -> Address:
     try:
         address = Address.of(url)
     except CallbackRefused as error:
-        raise ConfigError(f"Callbacks(allow=): {url!r}: {error}") from error
+        raise ConfigError(f"Callbacks(allow=): {shown_url(url)!r}: {error}") from error
     if "?" in address.target:
-        raise ConfigError(f"Callbacks(allow=): {url!r} has a query; give the part before it")
+        raise ConfigError(f"Callbacks(allow=): {shown_url(url)!r} has a query; give the part before it")
     return address
