@@ -49,6 +49,14 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "access_token",
         "accessToken",
         "bearer",
+        "pw",
+        "otp",
+        "cvv",
+        "dsn",
+        "mnemonic",
+        "seed_phrase",
+        "connectionString",
+        "JSESSIONID",
     ],
 )
 @pytest.mark.parametrize("value", ["x", 1, 1.5, True, None])
@@ -73,11 +81,40 @@ def test_what_lies_under_a_secret_key_is_masked(key: str, value: object) -> None
         "passenger",
         "",
         "compass",
+        "time_to_first_token",
+        "timePerOutputToken",
+        "first_token",
+        "last_token",
+        "progress_token",
+        "has_password",
+        "isSecret",
+        "access_key_age_days",
+        "authorization_status",
+        "session_id",
+        "sessionId",
+        "shipping",
     ],
 )
 def test_what_lies_under_other_keys_stays(key: str) -> None:
     """Words that only look like secrets are none."""
     assert mask_secret_keys((key,), "x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_masked"),
+    [
+        ("pin", "4711", True),
+        ("cardPin", 4711, True),
+        ("pin", True, False),
+        ("pass", "hunter2", True),
+        ("pass", 12, False),
+        ("pass", None, False),
+        ("first_pass", "x", False),
+    ],
+)
+def test_short_names_hide_some_types(key: str, value: object, *, is_masked: bool) -> None:
+    """`pin` and `pass` have other meanings too: neither hides booleans, and `pass` no counts."""
+    assert (mask_secret_keys((key,), value) == MASK) is is_masked
 
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
@@ -169,6 +206,15 @@ def test_shapes_are_those_of_texts(value: object) -> None:
         "-----BEGIN A",
         "token: a, ",
         "://a:b@",
+        '"',
+        "{",
+        "\\",
+        "password:",
+        "password:[",
+        '{"password":',
+        "\t \N{NO-BREAK SPACE}",
+        " -p",
+        "[[",
     ],
 )
 def test_no_text_takes_long(piece: str) -> None:

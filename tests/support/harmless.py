@@ -97,6 +97,31 @@ Set the credentials: name=value, with %20 for a blank.
 token: optional
 secret: ***
 cookie: none
+time_to_first_token: 0.31, timePerOutputToken=0.02, first_token=the, last_token: end
+{"time_to_first_token": 0.31, "timePerOutputToken": 0.02, "first_token": "the", "progress_token": "p-1"}
+{"has_password": true, "is_secret": "no", "access_key_age_days": 12, "authorization_status": "pending"}
+{"pass": 12, "pin": true, "shipping": "free", "mapping": {"a": 1}, "session_id": "abc123", "sessionId": "abc123"}
+def connect(user: User, token: Token) -> None: ...
+if token == end: break
+while secret != stop: pass
+cookie = SimpleCookie()
+cookie = SimpleCookie
+self.token = token
+const token = await getToken()
+http://localhost:3000,bob@x.org
+http://localhost:443|ops@example.com
+http://[::1]:8080/a@b
+PASS: tests/test_login.py
+2 pass: all green
+https://example.com/orders?code=404&key=name&session=2024
+docker run -p 8080:80 image
+mkdir -p build && cd build
+cp -a source target
+The password is 'strong' only if it is long.
+Bearer token-based authentication is preferred.
+WWW-Authenticate: Bearer realm="example"
+The user is identified by the id 'ann'.
+pinned: 3, spinning: no, options: a
 """
 
 

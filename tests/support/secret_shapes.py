@@ -59,6 +59,11 @@ CCIPAT_{A22}_{h40} bkua_{h40} ABSK{A60} AGE-SECRET-KEY-1{U58} LTAI{A20} sq0atp-{
 nfp_{A36} pat-na1-{h8}-{h4}-{h4}-{h4}-{h12} rzp_live_{A14} xkeysib-{h64}-{A16} shippo_live_{h40} sgp_{h40} PMAT-{U26}
 duffel_live_{B43} FLWSECK-{h32}-X EZAK{A54} pnu_{A36} rdme_{h70} tfp_{A44}_{A14} CLOJARS_{h60} CFPAT-{B43} fio-u-{B64}
 sk-lf-{h8}-{h4}-{h4}-{h4}-{h12} sk_{h48} glft-{B20} glsoat-{B20} access-production-{h8}-{h4}-{h4}-{h4}-{h12}
+xoxd-{A60} xoxc-{d12}-{d12}-{h64} tskey-auth-{A12}-{A30} tskey-api-{A12}-{A30} dt0c01.{U24}.{U64}
+vercel_blob_rw_{A16}_{A30}
+squ_{h40} sqp_{h40} AROA{X16} AIPA{X16} tgp_v1_{B43} secret_{A43} AKCp{A69} pat{A14}.{h64} {A3}8Q~{A34} sl.{B135}
+ops_eyJ{B250} p8e-{L32} 4b1d{A38} dnkey-{L26}-{L52} EAAM{A110} ico-{A32} sha256~{B43} tk-us-{B48} sm_pat_{A16}
+{A6}_{A29}_mmk A3-{U6}-{U11}-{U5}-{U5}-{U5} v1.0-{h24}-{h146} API-{U26} glrtr-{B20} sk_prod_{A24} fm1r_{A100} slk_{h64}
 """
 
 CARDS = """
@@ -96,7 +101,9 @@ user.password user[password] $password auth.token config.apiKey mypassword key_p
 OTHER_KEYS = """
 DB_PASS SMTP_PASS dbPass AccountKey SharedAccessKey shared_key encryption_key ENCRYPTION_KEY encryptionKey master_key
 storage_key passcode creds ssh_key service_key webhook_key access_tokens refresh_tokens refreshTokens apiTokens
-auth_key consumerKey privateKeys X-Amz-Security-Token subscription-key root_key hmac_key
+auth_key consumerKey privateKeys X-Amz-Security-Token subscription-key root_key hmac_key X-Functions-Key
+pw otp cvv cvc dsn sentryDsn user_otp mnemonic seed_phrase seedPhrase connectionString connection_string
+JSESSIONID PHPSESSID ASP.NET_SessionId connect.sid laravel_session sessionid
 """
 
 
@@ -123,7 +130,7 @@ def _cards() -> Iterator[Shape]:
         sizes = {15: (4, 6, 5), 14: (4, 6, 4)}.get(len(number), (4, 4, 4, 4))
         groups = [number[sum(sizes[:n]) : sum(sizes[: n + 1])] for n in range(len(sizes))]
         for form in ("{}", "{} 123", "{} 12/27 123", "17 {}", "{}|12|27"):
-            for mark in " -" if form == "{}" else " ":
+            for mark in (" ", "-", "  ", "\t", "\N{NO-BREAK SPACE}", "\N{EN DASH}") if form == "{}" else " ":
                 grouped = mark.join(groups)
                 yield Shape(f"card {form}{mark}", form.format(grouped), (grouped, f"{mark}{groups[-1]}"), True)
 

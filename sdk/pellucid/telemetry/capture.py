@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
-from pellucid.telemetry.secrets.names import names_secret
+from pellucid.telemetry.secrets.names import hides, names_secret
 from pellucid.telemetry.secrets.search import find_secrets
 from pellucid.types import JSONValue
 
@@ -32,7 +32,7 @@ def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
     for key in path:
         if names_secret(key):
             return MASK
-    return value
+    return MASK if path and hides(path[-1], value) else value
 
 
 def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
@@ -56,8 +56,8 @@ def mask_text(text: str, max_work: int | None = None) -> tuple[str, int]:
         return text, work
     pieces: list[str] = []
     end = 0
-    for start, stop in secrets:
-        pieces += text[end:start], MASK
+    for start, stop, quote in secrets:
+        pieces += text[end:start], f"{quote}{MASK}{quote}"
         end = stop
     return "".join([*pieces, text[end:]]), work
 

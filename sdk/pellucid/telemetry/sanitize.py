@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from pellucid.messages import Role
 from pellucid.telemetry.capture import MASK, Redactor, mask_key, mask_secret_keys, mask_secret_shapes, mask_text
-from pellucid.telemetry.secrets.names import names_secret
+from pellucid.telemetry.secrets.names import hides, names_secret
 from pellucid.types import JSONValue
 
 MAX_DEPTH = 32
@@ -173,30 +173,30 @@ class Cleaner:
                 name = f"{name} ({len(cleaned)})"
             self._remaining -= len(name) + OVERHEAD + QUOTES
             is_named = bool(secret_name) and name in _VALUE_KEYS
-            hides = is_secret or (self._masks_names and (is_named or names_secret(name)))
+            is_hidden = is_secret or (self._masks_names and (is_named or hides(name, item)))
             item_path = path
             if self._others:
                 item_path = (*path, secret_name, name) if is_named else (*path, name)
             if is_over:
-                cleaned[name] = self._leaf(item, item_path, is_secret=hides)
+                cleaned[name] = self._leaf(item, item_path, is_secret=is_hidden)
             else:
-                cleaned[name] = self._clean(item, item_path, depth, is_secret=hides)
+                cleaned[name] = self._clean(item, item_path, depth, is_secret=is_hidden)
         self.removed += len(value) - len(cleaned)
         return cleaned
 
     def _list(self, value: Sequence[Any], path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
         cleaned: list[JSONValue] = []
         previous: object = None
-        hides = is_secret or self._masks_names
+        is_hidden = is_secret or self._masks_names
         for item in islice(value, MAX_ITEMS):
             if self._remaining <= 0:
                 break
             if _is_pair(item):
                 name, content = item
                 first = self._clean(name, path, depth + 1, is_secret=is_secret)
-                cleaned.append([first, self._clean(content, (*path, name), depth + 1, is_secret=hides)])
+                cleaned.append([first, self._clean(content, (*path, name), depth + 1, is_secret=is_hidden)])
             elif type(previous) is str and previous.startswith("-") and names_secret(previous):
-                cleaned.append(self._clean(item, (*path, previous), depth, is_secret=hides))
+                cleaned.append(self._clean(item, (*path, previous), depth, is_secret=is_hidden))
             else:
                 cleaned.append(self._clean(item, path, depth, is_secret=is_secret))
             previous = item

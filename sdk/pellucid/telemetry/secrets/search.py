@@ -1,118 +1,145 @@
 """Search for secrets in a text.
 
-The forms of secrets are in tables: names in `names.py`, tokens of vendors in `vendors.py`, issuers in `cards.py`. One
-pattern for all of them would take 200 ns a character. Instead, each search first finds required words or runs of
-characters, at the speed of `memmem`, and applies a pattern only at these places.
+The forms of secrets are in tables: names in `names.py`, tokens of vendors in `vendors.py`, issuers in `cards.py`,
+commands in `credentials.py`. One pattern for all of them would take 200 ns a character. Instead, each search first
+finds required words or runs of characters, at the speed of `memmem`, and applies a pattern only at these places.
 
 Each search yields `(start, end, work)` for every place that it examines, with an empty span if there is no secret, so
 that the work for a text can be bounded.
+
+JSON and the `repr` of data are read as what they are, in `documents.py`, as soon as a search finds something in them.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import b64decode
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
-from pellucid.telemetry.secrets.assignments import find_assigned, may_assign
+from pellucid.telemetry.secrets.assignments import find_assigned
 from pellucid.telemetry.secrets.cards import find_cards, may_have_cards
+from pellucid.telemetry.secrets.credentials import find_credentials, may_have_credentials
+from pellucid.telemetry.secrets.documents import Documents, Edit
+from pellucid.telemetry.secrets.hidden import may_hide_secrets
+from pellucid.telemetry.secrets.names import WORDS, has_word
 from pellucid.telemetry.secrets.vendors import find_blocks, find_tokens, may_have_tokens
+
+Place = tuple[int, int, int]
 
 _SHORTEST: Final = 12
 """Characters of the shortest secret that does not follow a ':' or '='."""
 
 _PLACE_COST: Final = 5
 
-_WORD: Final = re.compile(r"[A-Za-z][a-z]{0,15}[.]?", re.ASCII)
-
 _ADDRESS: Final = re.compile(r"""[^\s"'`<>]*+""")
-_USER: Final = re.compile(r"[^:@/?#]*(?:@[^:@/?#]+)?:(?![0-9]{1,5}[/?#])")
+_PORT: Final = r"[0-9]{1,5}(?:[/?#]|[,;|][A-Za-z][\w.+-]{0,64}@)"
+_USER: Final = re.compile(rf"(?!\[)[^:@/?#]*(?:@[^:@/?#]+)?:(?!{_PORT})")
 _USER_WITH_SLASH: Final = re.compile(r"[^:@?#]+:(?![0-9]{1,5}/)")
 _TOKEN: Final = re.compile(r"(?=[\w-]{20,256}\Z)", re.ASCII)
 _WITH_PATHS: Final = ("http", "https", "docker", "oci", "git", "ssh", "file")
 """Schemes whose addresses have ':' and '@' in their paths."""
 
-_SIGNATURE: Final = re.compile(r"[?&](?:sig|(?:[\w-]{1,20}-)?signature)=([\w%+/=.-]{20,})", re.ASCII | re.IGNORECASE)
-_USER_OPTION: Final = re.compile(r"""(?<=\s)(?:-u|--user)[\s=]\s{0,8}["']?[^\s:"']{1,128}:([^\s"']{1,512})""")
+_SIGNS: Final = (*WORDS, "--", "://", " -", "?", "basic", "identified", "input_value=")
+"""What each text with a secret has, in lower case, unless it has a run of letters or digits."""
+
+_DEEPEST: Final = 24
+"""Texts within texts that are read; each level of JSON within JSON doubles the escapes."""
 
 
-def _is_not_word(text: str) -> bool:
-    return not _WORD.fullmatch(text)
-
-
-def _is_user_and_password(text: str) -> bool:
-    if _WORD.fullmatch(text):
-        return False
-    bare = text.rstrip("=")
-    try:
-        return b":" in b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_")
-    except ValueError:
-        return False
-
-
-_BEARER: Final = re.compile(r"bearer(?:(?<!\wbearer)|(?<=\\[nrt]bearer))\s{1,8}([\w.~+/=-]{8,})", re.ASCII)
-_BASIC: Final = re.compile(r"basic(?:(?<!\wbasic)|(?<=\\[nrt]basic))\s{1,8}([a-z0-9+/_-]{3,}={0,2})", re.ASCII)
-_SCHEMES: Final = (("bearer", _BEARER, _is_not_word), ("basic", _BASIC, _is_user_and_password))
-
-
-def find_secrets(text: str, max_work: int | None = None) -> tuple[list[tuple[int, int]], int]:
-    """Return the positions of secrets, and the work of the search.
+def find_secrets(text: str, max_work: int | None = None, depth: int = 0) -> tuple[list[Edit], int]:
+    """Return what to replace in a text, and the work of the search.
 
     Args:
         text: Text to search.
         max_work: Work after which the search stops. More work means that the text was not searched to its end.
+        depth: Number of texts around this one.
 
     Returns:
-        The start and end of each secret, in order and without overlaps; and the work, in units of about 0.3 µs.
+        The start and end of each secret with the quotes that its replacement needs, in order and without overlaps; and
+        the work, in units of about 0.3 µs.
     """
     if len(text) < _SHORTEST and ":" not in text and "=" not in text:
         return [], 0
     lower = text.lower()
     if len(lower) != len(text):
         lower = text.replace("\u0130", "i").lower()  # the only letter whose lower case has two characters
-    spans: list[tuple[int, int]] = []
-    work = 0
-    for search in _searches(text, lower):
-        for start, end, cost in search:
-            work += cost
+    has_words = has_word(lower)
+    searches = _searches(text, lower, has_words=has_words)
+    is_read = may_hide_secrets(text, lower, has_words=has_words)
+    if not searches and not is_read:
+        return [], 0
+    found = _Found(chain.from_iterable(searches), sys.maxsize if max_work is None else max_work)
+    found.read(only_first=depth < _DEEPEST)
+    if depth == _DEEPEST or not (found.edits or is_read) or found.work > found.max_work:
+        return found.result()
+    documents = Documents(
+        text,
+        find_secrets,
+        signs=[sign for sign in _SIGNS if sign in lower],
+        has_runs=may_have_tokens(text) or may_have_cards(text),
+        max_work=found.max_work - found.work,
+        depth=depth,
+    )
+    found.work += documents.read()
+    if documents.are_all:
+        found.edits = documents.edits
+    else:
+        found.read(only_first=False)
+        found.edits = documents.edits + documents.outside(found.edits)
+    return found.result()
+
+
+class _Found:
+    """What the searches of a text have found so far."""
+
+    def __init__(self, places: Iterator[Place], max_work: int) -> None:
+        self._places = places
+        self.max_work = max_work
+        self.edits: list[Edit] = []
+        self.work = 0
+
+    def read(self, *, only_first: bool) -> None:
+        """Search up to the first secret or to the end, or until there was too much work."""
+        while self.work <= self.max_work and not (only_first and self.edits):
+            place = next(self._places, None)
+            if place is None:
+                break
+            start, end, work = place
+            self.work += work
             if start < end:
-                spans.append((start, end))
-            if max_work is not None and work > max_work:
-                return [], work
-    return _merged(sorted(spans)) if spans else spans, work
+                self.edits.append((start, end, ""))
+
+    def result(self) -> tuple[list[Edit], int]:
+        return ([] if self.work > self.max_work else _merged(self.edits)), self.work
 
 
-def _searches(text: str, lower: str) -> list[Iterator[tuple[int, int, int]]]:
-    """Return the searches that can match; most texts need none, which is quick to decide."""
-    searches = [find_assigned(text, lower)] if may_assign(text, lower) else []
+def _searches(text: str, lower: str, *, has_words: bool) -> list[Iterable[Place]]:
+    """Return the searches that can match; most texts need none, which is quick to decide.
+
+    A search for one character is much faster than one for several, and hence comes first.
+    """
+    has_options = "-" in text and "--" in text
+    searches: list[Iterable[Place]] = []
+    if has_words or has_options or ("=" in text and "input_value=" in text):
+        searches.append(find_assigned(text, lower))
     if len(text) < _SHORTEST:
         return searches
     if may_have_tokens(text):
         searches.append(find_tokens(text))
     if may_have_cards(text):
         searches.append(find_cards(text))
-    if "://" in text:
+    if "/" in text and "://" in text:
         searches += find_blocks(text), _find_user_info(text)
-    elif "-----BEGIN " in text:
+    elif has_options and "BEGIN " in text:
         searches.append(find_blocks(text))
-    if "bearer" in lower or "basic" in lower or "sig" in lower or "curl" in lower:
-        searches.append(_find_credentials(text, lower))
+    if may_have_credentials(text, lower, has_words=has_words):
+        searches.append(find_credentials(text, lower))
     return searches
 
 
-def _find_credentials(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
-    for word, pattern, is_secret in _SCHEMES:
-        if word in lower:
-            for start, end in (match.span(1) for match in pattern.finditer(lower)):
-                yield start, end if is_secret(text[start:end]) else start, _PLACE_COST
-    if "?" in text and "sig" in lower:
-        yield from ((*match.span(1), _PLACE_COST) for match in _SIGNATURE.finditer(text))
-    if "curl" in lower:
-        yield from ((*match.span(1), _PLACE_COST) for match in _USER_OPTION.finditer(text))
-
-
-def _find_user_info(text: str) -> Iterator[tuple[int, int, int]]:
+def _find_user_info(text: str) -> Iterator[Place]:
     """Yield passwords and tokens before the last `@` of an address, and the work; they may contain `@` and `/`."""
     start = text.find("://")
     while start >= 0:
@@ -121,7 +148,7 @@ def _find_user_info(text: str) -> Iterator[tuple[int, int, int]]:
         address = _ADDRESS.match(text, address_start, len(text) if following < 0 else following)
         at = text.rfind("@", address_start, address_start if address is None else address.end())
         if address_start < at and text[at + 1 : at + 2].isalnum():
-            user = _USER.match(text, address_start, at) or _TOKEN.match(text, address_start, at)
+            user = _USER.match(text, address_start, at + 1) or _TOKEN.match(text, address_start, at)
             if user is None and not text[max(0, start - 8) : start].lower().endswith(_WITH_PATHS):
                 user = _USER_WITH_SLASH.match(text, address_start, at)
             if user is not None:
@@ -129,11 +156,17 @@ def _find_user_info(text: str) -> Iterator[tuple[int, int, int]]:
         start = following
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged = spans[:1]
-    for start, end in spans:
-        if start < merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+def _merged(edits: list[Edit]) -> list[Edit]:
+    """Return edits in order, with those that overlap as one."""
+    if len(edits) < 2:  # noqa: PLR2004
+        return edits
+    edits.sort(key=lambda edit: (edit[0], -edit[1]))
+    merged = edits[:1]
+    for start, end, quote in edits:
+        first, last, first_quote = merged[-1]
+        if start < last:
+            if end > last:
+                merged[-1] = first, end, first_quote
         else:
-            merged.append((start, end))
+            merged.append((start, end, quote))
     return merged
