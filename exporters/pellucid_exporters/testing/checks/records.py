@@ -96,7 +96,7 @@ def _pending(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _failures(seen: Seen) -> int:
-    """Return the number of failed attempts of a discovery or tool call that a rule continued, including the last one."""
+    """Return the number of failed attempts of a discovery or tool call that a rule continued, the last one included."""
     if seen.phase not in (PHASES[semconv.DISCOVERY], PHASES[semconv.DISPATCH]):
         return 0
     decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
