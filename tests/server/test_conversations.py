@@ -148,7 +148,7 @@ async def test_callers_have_their_own_conversations(scene: Scene) -> None:
         assert (await scene.http.get(path)).status_code == 401
 
 
-@pytest.mark.parametrize("conversation_id", ["c" * 256, "c\n", "c\0", "\ud800"])
+@pytest.mark.parametrize("conversation_id", ["c" * 256, "c\n", "c\0"])
 async def test_ids_that_no_path_can_name_are_refused(scene: Scene, conversation_id: str) -> None:
     """With 400, like keys of submissions: they could not be read, or not by all clients."""
     async with scene.serve(counting()):
