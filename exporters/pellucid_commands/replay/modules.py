@@ -26,7 +26,7 @@ _WIDTH: Final = 100
 
 
 def module_of(replayed: Replay[Any], path: Path, place: str | None, agent: Agent[Any, Any] | None) -> str:
-    """Return a module with one test, which replays a run and asserts what came of it.
+    """Return a module with one test, which replays a run and asserts its outcome.
 
     Args:
         replayed: The replay, which was the same as the recording.

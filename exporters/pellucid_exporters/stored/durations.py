@@ -1,4 +1,4 @@
-"""How long runs and spans took; those without an end until now, or at least until their process was last seen."""
+"""Durations of runs and spans; of those without an end, until now or until their process was last seen."""
 
 from __future__ import annotations
 

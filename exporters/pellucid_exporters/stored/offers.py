@@ -1,4 +1,4 @@
-"""Why a model was offered a tool, or was not: what the store holds of one request."""
+"""Reasons why one request offered a tool or not, from the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the events of a run say about its tools: denied, shadowed, quarantined, redefined, activated."""
+"""Reasons that the events of a run give about its tools: denied, shadowed, quarantined, redefined, activated."""
 
 from __future__ import annotations
 
