@@ -31,6 +31,10 @@ LARGE_CATALOG: Final = 250
 """Tools from which a catalogue is checked and merged in a worker thread: it takes milliseconds."""
 
 
+MAX_DEFINITION: Final = 65_536
+"""Most bytes of a tool's definition, as JSON: every request to a model has it, and each costs tokens."""
+
+
 def check_mode(owner: str, mode: str) -> None:
     """Reject an unknown registry mode.
 
@@ -134,14 +138,23 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
         return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"
-    problem = f"the input schema of tool {item.name!r} is broken"
+    return _problem_of_definition(item)
+
+
+def _problem_of_definition(tool: Tool) -> str | None:
+    problem = f"the definition of tool {tool.name!r} is not valid text"
     try:
-        item.validator  # noqa: B018  (evaluated to find a broken schema)
-        if item.output_schema is not None:
-            problem = f"the output schema of tool {item.name!r} is broken"
-            item.output_validator  # noqa: B018  (evaluated to find a broken schema)
-        problem = f"the definition of tool {item.name!r} is not valid text"
-        item.digest  # noqa: B018  (evaluated to find text that cannot be encoded)
+        # The text first, because encoding what a hub sends takes time and memory.
+        if len(tool.description or "") > MAX_DEFINITION or tool.size > MAX_DEFINITION:
+            return (
+                f"the definition of tool {tool.name!r} has more than {MAX_DEFINITION} bytes of JSON; "
+                f"shorten its description and its schemas"
+            )
+        problem = f"the input schema of tool {tool.name!r} is broken"
+        tool.validator  # noqa: B018  (evaluated to find a broken schema)
+        if tool.output_schema is not None:
+            problem = f"the output schema of tool {tool.name!r} is broken"
+            tool.output_validator  # noqa: B018  (evaluated to find a broken schema)
     except ValueError as error:
         return f"{problem}: {excerpt(error)}"
     return None

@@ -231,13 +231,22 @@ class Tool(Generic[DepsT_contra]):
     @property
     def tokens(self) -> int:
         """Approximate number of tokens of the definition: four bytes of JSON each, rounded up."""
+        return -(-self.size // 4)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the definition as JSON.
+
+        Raises:
+            ValueError: the definition cannot be encoded as JSON.
+        """
         return self._measures[1]
 
     @cached_property
     def _measures(self) -> tuple[bytes, int]:
-        """Hash and tokens of the definition, which is encoded once for both."""
+        """Hash and size of the definition, which is encoded once for both."""
         encoded = _encoded(self.definition)
-        return _hash(encoded), -(-len(encoded) // 4)
+        return _hash(encoded), len(encoded)
 
     @cached_property
     def validator(self) -> Validator:
