@@ -66,7 +66,7 @@ async def listing(way: str, *tools: dict[str, Any], on_invalid: Any = "quarantin
         case _:
             with serving(lambda: LegacyHttp({"tools": list(tools)}).app) as port:
                 url = f"http://127.0.0.1:{port}/mcp"
-                async with MCPProvider.http(url, id="hub", on_invalid=on_invalid) as provider:
+                async with MCPProvider.http(url, id="hub", on_invalid=on_invalid, max_listing_bytes=2**26) as provider:
                     yield provider
 
 

@@ -19,6 +19,7 @@ from pellucid.mcp.connection import Connection
 from pellucid.mcp.content import to_value
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.listing import trace_context
+from pellucid.response_limits import ResponseRefused
 from pellucid.types import JSONObject, JSONValue
 
 
@@ -64,32 +65,43 @@ async def call(
             result = await request()
         except SessionUnknown:
             result = await request()
-    except ServerGone as error:
-        raise ToolError(
-            f"The connection to MCP server {server!r} was lost during the call ({error}). "
-            f"It is not known whether the tool ran. The next call reopens the connection.",
-            error_type=error.error_type,
-            error_kind="unavailable",
-        ) from error
-    except DiscoveryError as error:
-        raise ToolError(
-            f"MCP server {server!r} is not available: {error.problem}",
-            error_type="unavailable",
-            error_kind=error_kind_of(error),
-            status=error.status,
-            retry_after=error.retry_after,
-        ) from error
-    except Refused as error:
-        if error.code is not None:
+    except (ServerGone, DiscoveryError, Refused, ResponseRefused) as error:
+        if isinstance(error, Refused) and error.code is not None:
             set_attribute(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
-        raise ToolError(
-            f"MCP server {server!r} {error}",
-            error_type=error.error_type,
-            error_kind=error.error_kind,
-            status=error.status,
-            retry_after=error.retry_after,
-        ) from error.__cause__
+        raise _failure(server, error) from error.__cause__ if isinstance(error, Refused) else error
     return to_value(result)
+
+
+def _failure(server: str, error: ServerGone | DiscoveryError | Refused | ResponseRefused) -> ToolError:
+    match error:
+        case ServerGone():
+            return ToolError(
+                f"The connection to MCP server {server!r} was lost during the call ({error}). "
+                f"It is not known whether the tool ran. The next call reopens the connection.",
+                error_type=error.error_type,
+                error_kind="unavailable",
+            )
+        case ResponseRefused():
+            return ToolError(
+                f"The result of MCP server {server!r} was not read: {error}",
+                error_type=error.error_type,
+                error_kind="invalid_response",
+            )
+        case DiscoveryError():
+            return ToolError(
+                f"MCP server {server!r} is not available: {error.problem}",
+                error_type="unavailable",
+                error_kind=error_kind_of(error),
+                status=error.status,
+                retry_after=error.retry_after,
+            )
+    return ToolError(
+        f"MCP server {server!r} {error}",
+        error_type=error.error_type,
+        error_kind=error.error_kind,
+        status=error.status,
+        retry_after=error.retry_after,
+    )
 
 
 def set_attribute(span: Span, name: str, value: AttributeValue) -> None:

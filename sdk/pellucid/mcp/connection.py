@@ -23,7 +23,7 @@ from pellucid import semconv
 from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
-from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.exchange import ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.metrics import Request, Session
 from pellucid.mcp.transports import Link, Target
 from pellucid.version import __version__
@@ -47,6 +47,7 @@ class Connection:
 
     Args:
         target: The way to the server.
+        limits: Most bytes that the server may send.
         expire: Called when the listed tools may be out of date: with `changed=True` when the server announces a change,
             without arguments when it can no longer announce one.
         ended: Called when all resources are released.
@@ -77,12 +78,19 @@ class Connection:
         "notified",
     )
 
-    def __init__(self, target: Target, *, expire: Callable[..., None], ended: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        limits: ByteLimits,
+        expire: Callable[..., None],
+        ended: Callable[[Connection], None],
+    ) -> None:
         self.lost = False
         self.notified = False
         self._target = target
         self._expire = expire
-        self._link = Link(ended=partial(self._lose, "connection_lost"))
+        self._link = Link(ended=partial(self._lose, "connection_lost"), limits=limits)
         self._session = Session()
         self._reason: str | None = None
         self._loop: EventLoopToken = current_token()
@@ -156,6 +164,7 @@ class Connection:
             SessionUnknown: the server did not accept the request; reconnect and retry.
             ServerGone: the connection ended before the response arrived.
             Refused: the server returned an error.
+            ResponseRefused: the response was not read to its end, because it is too large.
         """
         client = self._client
         if client is None:
@@ -172,6 +181,9 @@ class Connection:
             with exchange.observed():
                 result = await send(client)
         except MCPError as error:
+            if exchange.refusal is not None and exchange.status is None:
+                # Without the frames that hold what was received.
+                raise exchange.refusal.with_traceback(None) from None
             if error.code != CONNECTION_CLOSED or exchange.status is not None:
                 raise self._refused(error, exchange) from error
             cause: Exception = error
@@ -288,6 +300,8 @@ class Connection:
         """
         if self._settled.is_set() or not isinstance(error, MCPError):
             return error
+        if self._opening.refusal is not None and self._opening.status is None:
+            return self._opening.refusal.with_traceback(None)
         is_answer = error.code != CONNECTION_CLOSED or self._opening.status is not None
         failure = Refused(error, self._opening) if is_answer else ServerGone("the server closed the connection")
         failure.__cause__ = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,10 +19,12 @@ from pellucid import semconv
 from pellucid.errors import ErrorKind
 from pellucid.failures import error_kind_of, kind_of_status, type_of_code
 from pellucid.models.http import retry_after
+from pellucid.response_limits import Counter, Meter, ResponseRefused, is_event_stream
 from pellucid.text import excerpt
 
 SESSION_HEADER: Final = "mcp-session-id"
 
+_LISTING: Final = "tools/list"
 _READABLE: Final = ("application/json", "text/plain")
 _PROCESSED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
 """JSON-RPC errors that imply that the server knows the session."""
@@ -48,6 +50,26 @@ class SessionUnknown(ServerGone):
     error_type = "session_unknown"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteLimits:
+    """Most bytes that a server may send, after decompression.
+
+    Attributes:
+        listing: Of a listing, with all its pages.
+        result: Of any other message.
+    """
+
+    listing: int
+    result: int
+
+    def counter(self, method: str | None) -> Counter:
+        """Return a new counter for the answer to a request."""
+        option, limit = ("listing", self.listing) if method == _LISTING else ("result", self.result)
+        subject = f"the answer to {method}" if method is not None else "a message"
+        remedy = f"let the server send less, or raise max_{option}_bytes of MCPProvider"
+        return Counter(subject=subject, limit=limit, remedy=remedy)
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request, in the context of its caller.
@@ -62,6 +84,7 @@ class Exchange:
         code: The code of the JSON-RPC error in a response with such a status.
         text: The message of that error, or the text of a response without one.
         is_in_session: Whether the request named a session.
+        refusal: Why the answer was not read to its end.
     """
 
     method: str
@@ -72,6 +95,8 @@ class Exchange:
     code: int | None = None
     text: str = ""
     is_in_session: bool = False
+    refusal: ResponseRefused | None = None
+    _listed: Counter | None = None
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -87,12 +112,24 @@ class Exchange:
         if method == self.method:
             self.set_attribute(semconv.JSONRPC_REQUEST_ID, request_id)
 
+    def counter(self, limits: ByteLimits) -> Counter:
+        """Return the counter for the next answer; all pages of a listing have one."""
+        if self.method != _LISTING:
+            return limits.counter(self.method)
+        if self._listed is None:
+            self._listed = limits.counter(self.method)
+        return self._listed
+
+    def refuse(self, refusal: ResponseRefused) -> None:
+        """Record why an answer is not read to its end."""
+        self.refusal = refusal
+
     async def record_response(self, response: httpx2.Response) -> None:
         """Record an HTTP response."""
         status = response.status_code
         self.is_in_session = SESSION_HEADER in response.request.headers
         self.status = status if status >= httpx2.codes.BAD_REQUEST else None
-        self.delay, self.code, self.text = None, None, ""
+        self.delay, self.code, self.text, self.refusal = None, None, "", None
         if self.status is None:
             return
         self.set_attribute(semconv.HTTP_RESPONSE_STATUS_CODE, status)
@@ -100,8 +137,9 @@ class Exchange:
         if (header := response.headers.get("retry-after")) is not None:
             self.set_attribute(semconv.HTTP_RETRY_AFTER, (header,))
         if response.headers.get("content-type", "").lower().startswith(_READABLE):
-            await response.aread()
-            self.code, self.text = _read(response.text)
+            with suppress(ResponseRefused):
+                await response.aread()
+                self.code, self.text = _read(response.text)
 
     @property
     def lost_session(self) -> bool:
@@ -117,6 +155,22 @@ class Exchange:
 _EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("pellucid_mcp_exchange", default=None)
 current_exchange: Final = _EXCHANGE.get
 """Return the exchange of the current context. The MCP SDK sends in the caller's context."""
+
+
+def meter(response: httpx2.Response, limits: ByteLimits) -> Meter:
+    """Return the counters of a response in the current context.
+
+    An event stream may stay open: each of its events has the limit, except for a listing, which ends.
+    """
+    exchange = current_exchange() if response.request.method == "POST" else None
+    method = exchange.method if exchange is not None else None
+    counter = exchange.counter(limits) if exchange is not None else limits.counter(None)
+    may_stay_open = is_event_stream(response) and method != _LISTING
+    return Meter(
+        whole=None if may_stay_open else counter,
+        event=counter if may_stay_open else None,
+        refused=exchange.refuse if exchange is not None else None,
+    )
 
 
 class Refused(Exception):
@@ -160,6 +214,8 @@ def kind_of(error: BaseException) -> ErrorKind:
     """Return the kind of a failure to connect or to get a response."""
     if isinstance(error, Refused):
         return error.error_kind
+    if isinstance(error, ResponseRefused):
+        return "invalid_response"
     if isinstance(error, httpx2.TimeoutException):
         return "timeout"
     if isinstance(error, ServerGone | httpx2.TransportError):

@@ -21,10 +21,11 @@ from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
-from pellucid.mcp.exchange import Exchange, Refused, ServerGone, kind_of
+from pellucid.mcp.exchange import ByteLimits, Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.provider import HubCatalog, Tools
+from pellucid.response_limits import ResponseRefused
 from pellucid.text import excerpt
 from pellucid.tools.catalog import LARGE_CATALOG
 
@@ -51,6 +52,7 @@ class Plan:
     stale_while_revalidate: float
     patience: float | None
     tell_model: bool
+    limits: ByteLimits
     build: Callable[[list[ServerTool | InvalidTool]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
@@ -163,7 +165,7 @@ def failure_of(plan: Plan, error: BaseException) -> DiscoveryError:
         return with_details(type(error)(plan.id, error.problem), error)
     if isinstance(error, Refused):
         return with_details(DiscoveryError(plan.id, f"the MCP server {error}"), error)
-    problem = str(error) if isinstance(error, ServerGone) else describe(error)
+    problem = str(error) if isinstance(error, ServerGone | ResponseRefused) else describe(error)
     return with_details(DiscoveryError(plan.id, problem), error)
 
 
@@ -176,7 +178,9 @@ def cause_of(error: BaseException) -> BaseException:
 
 def with_details(failure: DiscoveryError, error: BaseException) -> DiscoveryError:
     """Copy the type, kind, status and delay of `error` to `failure`, and return it."""
-    if isinstance(error, Refused | ServerGone) or (isinstance(error, DiscoveryError) and error.error_type):
+    if isinstance(error, Refused | ServerGone | ResponseRefused) or (
+        isinstance(error, DiscoveryError) and error.error_type
+    ):
         failure.error_type = error.error_type
     failure.error_kind = kind_of(error)
     if isinstance(error, Refused | DiscoveryError):

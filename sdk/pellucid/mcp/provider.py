@@ -24,6 +24,7 @@ from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
+from pellucid.mcp.exchange import ByteLimits
 from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
@@ -37,6 +38,8 @@ from pellucid.tools.catalog import check_catalog
 from pellucid.tools.tool import BrokenTool, OnInvalidOutput
 from pellucid.types import JSONObject, JSONValue
 
+MAX_LISTING_BYTES: Final = 2**24
+MAX_RESULT_BYTES: Final = 2**25
 _CLOSED: Final = "the provider was closed; create a new one"
 
 
@@ -54,6 +57,8 @@ class Options(TypedDict, total=False):
     tell_model: bool
     on_invalid: OnInvalid
     on_invalid_output: OnInvalidOutput | None
+    max_listing_bytes: int
+    max_result_bytes: int
 
 
 class MCPProvider:
@@ -86,6 +91,8 @@ class MCPProvider:
         on_invalid: `quarantine` leaves invalid tools out and emits an event, instead of failing.
         on_invalid_output: What to do with a result that does not fit the output schema that the server lists: `error`,
             `report` or None, as for `Tool`.
+        max_listing_bytes: Most bytes of a listing, with all its pages, after decompression. A larger one fails.
+        max_result_bytes: Most bytes of any other message of the server, such as the result of a call.
 
     Raises:
         ConfigError: an option is invalid.
@@ -110,12 +117,17 @@ class MCPProvider:
         tell_model: bool = False,
         on_invalid: OnInvalid = "fail",
         on_invalid_output: OnInvalidOutput | None = "error",
+        max_listing_bytes: int = MAX_LISTING_BYTES,
+        max_result_bytes: int = MAX_RESULT_BYTES,
     ) -> None:
         if not id:
             raise ConfigError("MCPProvider(id=''): give the server a name; spans, metrics and tool names carry it")
         for name, value in (("timeout", timeout), ("call_timeout", call_timeout), ("objective", objective)):
             if value is not None and not value > 0:
                 raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of seconds")
+        for name, value in (("max_listing_bytes", max_listing_bytes), ("max_result_bytes", max_result_bytes)):
+            if value < 1:
+                raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of bytes")
         seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
         check_not_negative(f"MCPProvider {id!r}", seconds)
         patience_of(f"MCPProvider {id!r}", patience, tell_model=tell_model)
@@ -141,6 +153,7 @@ class MCPProvider:
             stale_while_revalidate=stale_while_revalidate,
             patience=patience,
             tell_model=tell_model,
+            limits=ByteLimits(listing=max_listing_bytes, result=max_result_bytes),
             build=self._build,
             attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,

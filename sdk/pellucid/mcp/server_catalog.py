@@ -75,8 +75,9 @@ class ServerCatalog(DiscoveryProvider):
         return flight.result
 
     async def _open(self) -> Connection:
-        connection = Connection(self._plan.target, expire=partial(self._expire, _KEY), ended=self._plan.ended)
-        self._plan.opened(connection)
+        plan = self._plan
+        connection = Connection(plan.target, limits=plan.limits, expire=partial(self._expire, _KEY), ended=plan.ended)
+        plan.opened(connection)
         try:
             with measured_connect(self.id, self.kind):
                 await connection.open()

@@ -28,8 +28,9 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.mcp.exchange import SESSION_HEADER, current_exchange
+from pellucid.mcp.exchange import SESSION_HEADER, ByteLimits, current_exchange, meter
 from pellucid.mcp.invalid_tools import remove_invalid
+from pellucid.response_limits import limiting_hooks
 from pellucid.text import clean, shown_url
 
 CONNECT_TIMEOUT: Final = 30.0
@@ -52,6 +53,7 @@ class Link:
 
     Attributes:
         ended: Called once, when the transport can receive nothing more.
+        limits: Most bytes that the server may send.
         over: Whether `ended` was called.
         session_id: The session's id, from an HTTP header of the server.
         http_version: The HTTP version, such as `1.1`.
@@ -61,6 +63,7 @@ class Link:
     """
 
     ended: Callable[[], None]
+    limits: ByteLimits
     over: bool = False
     session_id: str | None = None
     http_version: str | None = None
@@ -253,10 +256,12 @@ async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> Asyn
             await exchange.record_response(response)
 
     timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT)
-    hooks = {"response": [record]}
+    hooks = limiting_hooks(lambda response: meter(response, link.limits))
+    hooks["response"].append(record)
     async with (
         httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout, event_hooks=hooks) as client,
-        streamable_http_client(url, http_client=client) as streams,
+        # Events have a limit already, which the server's operator can raise.
+        streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
 
