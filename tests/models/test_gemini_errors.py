@@ -302,6 +302,7 @@ async def test_a_redirection_is_not_followed() -> None:
     """It would take the key along."""
     error = await failed(Answer(status=307, headers={"location": "http://127.0.0.1:1/"}))
     assert error.status == 307
+    assert error.error_type == "redirect_refused"
 
 
 def _aiohttp(name: str) -> Exception:

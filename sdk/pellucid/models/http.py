@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -18,6 +18,7 @@ from pellucid.concurrency.per_loop import PerLoop
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
+from pellucid.response_limits import Counter, Meter, ResponseRefused, is_event_stream, limiting_hooks
 from pellucid.telemetry.capture import mask_text
 from pellucid.text import shown_url
 from pellucid.types import JSONObject
@@ -28,6 +29,11 @@ TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 MIN_KEY_LENGTH: Final = 8
 """Shortest key that is masked, in characters; shorter ones are placeholders for servers without keys."""
 
+MAX_ANSWER_BYTES: Final = 2**25
+"""Most bytes of an answer that is not streamed, and of one event of a stream, after decompression."""
+MAX_STREAM_BYTES: Final = 2**27
+"""Most bytes of a whole stream, in which each word has an event of hundreds of bytes."""
+
 _PORTS: Final[Mapping[str, int]] = {"https": 443, "http": 80}
 
 
@@ -35,6 +41,65 @@ _PORTS: Final[Mapping[str, int]] = {"https": 443, "http": 80}
 def trusted() -> ssl.SSLContext:
     """Return the TLS context with the trusted certificates, shared by all clients."""
     return httpx2.create_ssl_context()
+
+
+class RedirectRefused(ResponseRefused):
+    """The server redirects the request to another one, which would get the conversation."""
+
+    error_type = "redirect_refused"
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def event_hooks() -> dict[str, list[Callable[..., Any]]]:
+    """Return hooks for an HTTP client of a model: they limit responses, and refuse redirects to other servers."""
+    hooks = limiting_hooks(_meter)
+    hooks["response"].insert(0, _refuse_redirect)
+    return hooks
+
+
+def _meter(response: httpx2.Response) -> Meter:
+    def counter(subject: str, limit: int) -> Counter:
+        remedy = "ask for less with settings['max_tokens'], or check that the base URL is that of a model"
+        return Counter(subject=subject, limit=limit, remedy=remedy)
+
+    if not is_event_stream(response):
+        return Meter(whole=counter("the answer", MAX_ANSWER_BYTES))
+    return Meter(
+        whole=counter("the streamed answer", MAX_STREAM_BYTES),
+        event=counter("an event of the streamed answer", MAX_ANSWER_BYTES),
+    )
+
+
+async def _refuse_redirect(response: httpx2.Response) -> None:
+    """Refuse a redirect to another host or port, or to plain HTTP.
+
+    Raises:
+        RedirectRefused: the response is one.
+    """
+    if not response.has_redirect_location:
+        return
+    url = response.request.url
+    try:
+        target = url.join(response.headers["location"])
+    except httpx2.InvalidURL:  # the client says so
+        return
+    ports = [each.port or _PORTS.get(each.scheme) for each in (url, target)]
+    is_upgrade = (url.scheme, target.scheme) == ("http", "https") and ports == [_PORTS["http"], _PORTS["https"]]
+    if url.host == target.host and (is_upgrade or (url.scheme == target.scheme and ports[0] == ports[1])):
+        return
+    raise RedirectRefused(
+        f"{_origin(url)} redirects to {_origin(target)}, which was not followed because it would get the conversation; "
+        f"set base_url to that address if it is the right server",
+        response.status_code,
+    )
+
+
+def _origin(url: httpx2.URL) -> str:
+    """Return scheme, host and port, without what may be secret."""
+    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 class _Client(Protocol):
@@ -91,6 +156,10 @@ def failure(
         error_type: Value of `error.type`, where the type of the error does not distinguish failures.
         secrets: Keys to mask in the message; other secrets are masked as in telemetry.
     """
+    if (refusal := _refusal_in(error)) is not None:
+        message, kind, error_type = str(refusal), "invalid_response", refusal.error_type
+        status = refusal.status if isinstance(refusal, RedirectRefused) else status
+        refusal.with_traceback(None)  # its frames hold what was received
     kind = kind or _kind_of(error, status)
     details = [f"HTTP {status}"] if status is not None else []
     if request_id is not None:
@@ -114,6 +183,14 @@ def failure(
         request_id=request_id,
         retry_after=wait,
     )
+
+
+def _refusal_in(error: BaseException) -> ResponseRefused | None:
+    """Return the error, or its cause, that says why a response was not read."""
+    current: BaseException | None = error
+    while current is not None and not isinstance(current, ResponseRefused):
+        current = current.__cause__
+    return current
 
 
 def _kind_of(error: Exception, status: int | None) -> ErrorKind:

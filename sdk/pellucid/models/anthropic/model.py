@@ -21,7 +21,7 @@ from pellucid.models.anthropic.requests import SAMPLING, SETTINGS, body_of
 from pellucid.models.anthropic.responses import Pieces, ReportedError, Turn
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.models.guard import check_allowed
-from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, refuse_unknown, server_at, trusted
+from pellucid.models.http import TIMEOUT, Clients, event_hooks, failure, missing_key, refuse_unknown, server_at, trusted
 from pellucid.models.sse import read_events
 from pellucid.types import JSONObject
 
@@ -133,7 +133,9 @@ class AnthropicModel:
                 max_retries=0,
                 open_telemetry=False,  # the SDK's own spans would duplicate every call
                 # The SDK's default client closes itself when it is garbage-collected, in any event loop.
-                http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
+                http_client=anthropic.DefaultAsyncHttpxClient(
+                    timeout=timeout, verify=trusted(), event_hooks=event_hooks()
+                ),
             )
         )
         keys = [api_key, *(os.environ.get(variable) for variable in CREDENTIALS[:2])]

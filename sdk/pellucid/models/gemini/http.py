@@ -13,7 +13,7 @@ import httpx2
 from google import genai
 from google.genai import errors, types
 
-from pellucid.models.http import trusted
+from pellucid.models.http import event_hooks, trusted
 
 _LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
@@ -42,7 +42,9 @@ class Connection:
             request.extensions["timeout"] = timeout.as_dict()
 
         context = trusted()
-        self._http = httpx2.AsyncClient(limits=_LIMITS, event_hooks={"request": [prepare]}, verify=context)
+        hooks = event_hooks()
+        hooks["request"].append(prepare)
+        self._http = httpx2.AsyncClient(limits=_LIMITS, event_hooks=hooks, verify=context)
         _make_streams_closable(self._http)
         options = types.HttpOptions(
             base_url=base_url,

@@ -18,7 +18,7 @@ from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.failures import describe
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.guard import check_allowed
-from pellucid.models.http import TIMEOUT, Clients, failure, json_object, missing_key, server_at, trusted
+from pellucid.models.http import TIMEOUT, Clients, event_hooks, failure, json_object, missing_key, server_at, trusted
 from pellucid.models.openai.chat import ChatCompletions
 from pellucid.models.openai.content import ReportedError, members
 from pellucid.models.openai.responses import Responses
@@ -89,7 +89,9 @@ class OpenAIModel:
                     timeout=timeout,
                     max_retries=0,
                     # The SDK's default client closes itself when it is garbage-collected, in any event loop.
-                    http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
+                    http_client=openai.DefaultAsyncHttpxClient(
+                        timeout=timeout, verify=trusted(), event_hooks=event_hooks()
+                    ),
                 )
             )
         else:
