@@ -24,8 +24,9 @@ from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
 from pellucid.mcp.exchange import ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.link import Link
 from pellucid.mcp.metrics import Request, Session
-from pellucid.mcp.transports import Link, Target
+from pellucid.mcp.transports import Target
 from pellucid.version import __version__
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class Connection:
         self.notified = False
         self._target = target
         self._expire = expire
-        self._link = Link(ended=partial(self._lose, "connection_lost"), limits=limits)
+        self._link = Link(ended=self._end, limits=limits)
         self._session = Session()
         self._reason: str | None = None
         self._loop: EventLoopToken = current_token()
@@ -195,7 +196,9 @@ class Connection:
         finally:
             self._active_requests -= 1
             self._close_if_idle()
-        self._lose(ServerGone.error_type)
+        self._end()
+        if self._link.refusal is not None:
+            raise self._link.refusal.with_traceback(None) from None
         if self._link.over:
             with anyio.move_on_after(1):  # wait for the owner to record the reason
                 await self._owner.wait()
@@ -250,6 +253,11 @@ class Connection:
             self.retire("requests_failed")
         return refused
 
+    def _end(self) -> None:
+        """Record that the transport can receive nothing more."""
+        refusal = self._link.refusal
+        self._lose(ServerGone.error_type if refusal is None else refusal.error_type)
+
     def _lose(self, reason: str | None = None) -> None:
         self.lost = True
         self.retire(reason)
@@ -300,8 +308,9 @@ class Connection:
         """
         if self._settled.is_set() or not isinstance(error, MCPError):
             return error
-        if self._opening.refusal is not None and self._opening.status is None:
-            return self._opening.refusal.with_traceback(None)
+        refusal = self._opening.refusal or self._link.refusal
+        if refusal is not None and self._opening.status is None:
+            return refusal.with_traceback(None)
         is_answer = error.code != CONNECTION_CLOSED or self._opening.status is not None
         failure = Refused(error, self._opening) if is_answer else ServerGone("the server closed the connection")
         failure.__cause__ = error

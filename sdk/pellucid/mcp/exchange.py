@@ -62,6 +62,13 @@ class ByteLimits:
     listing: int
     result: int
 
+    @property
+    def longest(self) -> Counter:
+        """Counter of a message whose request is not known yet."""
+        option = "listing" if self.listing > self.result else "result"
+        remedy = f"let the server send less, or raise max_{option}_bytes of MCPProvider; the connection was closed"
+        return Counter(subject="a message of the server", limit=max(self.listing, self.result), remedy=remedy)
+
     def counter(self, method: str | None) -> Counter:
         """Return a new counter for the answer to a request."""
         option, limit = ("listing", self.listing) if method == _LISTING else ("result", self.result)

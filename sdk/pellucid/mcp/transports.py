@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypeAlias
 from urllib.parse import urlsplit
@@ -18,7 +17,6 @@ import anyio.to_thread
 import httpx2
 from mcp import StdioServerParameters
 from mcp.client import Transport
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
@@ -28,8 +26,10 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.mcp.exchange import SESSION_HEADER, ByteLimits, current_exchange, meter
+from pellucid.mcp.exchange import SESSION_HEADER, current_exchange, meter
 from pellucid.mcp.invalid_tools import remove_invalid
+from pellucid.mcp.link import Link
+from pellucid.mcp.stdio import open_process
 from pellucid.response_limits import limiting_hooks
 from pellucid.text import clean, shown_url
 
@@ -37,7 +37,6 @@ CONNECT_TIMEOUT: Final = 30.0
 READ_TIMEOUT: Final = 300.0
 """HTTP timeouts in seconds: the defaults of the MCP SDK. A server may keep a response stream open."""
 
-_STDERR_LINES: Final = 10
 _MAX_LINE: Final = 1_000
 """Longest line of a server's standard error, in characters; a longer one is split."""
 
@@ -45,37 +44,6 @@ _log = logging.getLogger("pellucid.mcp")
 
 Reachable: TypeAlias = "Server[Any] | MCPServer | Transport"
 """A server or transport that `mcp.Client` connects to."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Link:
-    """Observed state of one connection's transport.
-
-    Attributes:
-        ended: Called once, when the transport can receive nothing more.
-        limits: Most bytes that the server may send.
-        over: Whether `ended` was called.
-        session_id: The session's id, from an HTTP header of the server.
-        http_version: The HTTP version, such as `1.1`.
-        protocol_version: The MCP version, once it is negotiated.
-        listings: Ids of active `tools/list` requests.
-        stderr: The last lines that the server process wrote to its standard error.
-    """
-
-    ended: Callable[[], None]
-    limits: ByteLimits
-    over: bool = False
-    session_id: str | None = None
-    http_version: str | None = None
-    protocol_version: str | None = None
-    listings: set[str] = field(default_factory=set)
-    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
-
-    def end(self) -> None:
-        """Record that the transport can receive nothing more."""
-        if not self.over:
-            self.over = True
-            self.ended()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +187,7 @@ class _ObservedReader(_Wrapped):
         link, request = self._link, str(response.id)
         if request not in link.listings:
             return
-        link.listings.discard(request)
+        del link.listings[request]
         if isinstance(response, JSONRPCResponse) and link.protocol_version is not None:
             remove_invalid(response.result, link.protocol_version)
 
@@ -242,7 +210,7 @@ class _ObservedWriter(_Wrapped):
             if exchange is not None:
                 exchange.record_request(item.message.method, str(item.message.id))
             if item.message.method == "tools/list":
-                self._link.listings.add(str(item.message.id))
+                self._link.listings[str(item.message.id)] = exchange
         await self._stream.send(item)
 
 
@@ -269,7 +237,7 @@ async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> Asyn
 @asynccontextmanager
 async def _process(parameters: StdioServerParameters, errlog: TextIO | None, link: Link) -> AsyncIterator[Any]:
     if errlog is not None:
-        async with stdio_client(parameters, errlog=errlog) as streams:
+        async with open_process(parameters, errlog, link) as streams:
             yield streams
         return
     source, sink = os.pipe()
@@ -280,7 +248,7 @@ async def _process(parameters: StdioServerParameters, errlog: TextIO | None, lin
     # The process has its own copy of the sink. While this one is open, the reader never sees the end.
     stderr = os.fdopen(sink, "w")
     try:
-        async with stdio_client(parameters, errlog=stderr) as streams:
+        async with open_process(parameters, stderr, link) as streams:
             stderr.close()
             yield streams
     finally:
