@@ -70,6 +70,21 @@ async def test_only_the_broken_tools_are_left_out(way: str) -> None:
     assert len(set(left_out)) == 5
 
 
+async def test_broken_tools_are_found_in_a_long_list() -> None:
+    """The others keep their order."""
+    tools: list[dict[str, Any]] = [{"name": f"tool_{number}", "inputSchema": OBJECT} for number in range(1000)]
+    broken = (0, 199, 200, 555, 999)
+    for number in broken:
+        tools[number]["inputSchema"] = UNTYPED
+    with listed_by("http", {"tools": tools}, on_invalid="quarantine") as provider, anyio.fail_after(60):
+        model = ScriptedModel("done")
+        async with provider:
+            await Agent("a", model=model, providers=[provider]).run("x")
+    assert [tool.name for tool in model.requests[0].tools] == [
+        f"tool_{number}" for number in range(1000) if number not in broken
+    ]
+
+
 async def test_a_broken_tool_is_an_invalid_catalog() -> None:
     """Unless `on_invalid` says otherwise; the error names the tool, what is wrong with it, and no value of it."""
     with listed_by("stdio", LISTING) as provider, anyio.fail_after(60):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,4 +63,4 @@ async def main(way: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(partial(main, *sys.argv[1:]))

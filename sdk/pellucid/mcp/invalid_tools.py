@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from anyio.lowlevel import checkpoint
 from mcp_types import ListToolsResult
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 _META_KEY: Final = "pellucid.broken"
 """Key of the invalid tools in a page's `_meta`. A server cannot forge it: its values are JSON, not `InvalidTool`."""
+
+_SLICE: Final = 200
+"""Tools that are validated at a time, which takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +31,29 @@ class InvalidTool:
     problem: str
 
 
-def remove_invalid(result: dict[str, Any], version: str) -> None:
-    """Move the invalid tools of a page to its `_meta`.
+async def remove_invalid(result: dict[str, Any], version: str) -> None:
+    """Move the invalid tools of a page to its `_meta`, a slice at a time: other tasks run between two slices.
 
     A page that is invalid for another reason stays unchanged; the MCP SDK rejects it.
     """
     tools = result.get("tools")
-    if not isinstance(tools, list) or _problem(result, version) is None:
+    if not isinstance(tools, list) or _problem({**result, "tools": []}, version) is not None:
         return
-    if _problem({**result, "tools": []}, version) is not None:
-        return
-    problems = [_problem({**result, "tools": [tool]}, version) for tool in tools]
-    result["tools"] = [tool for tool, problem in zip(tools, problems, strict=True) if problem is None]
-    invalid = tuple(
-        InvalidTool(_name(tool), problem) for tool, problem in zip(tools, problems, strict=True) if problem is not None
-    )
-    result["_meta"] = {**(result.get("_meta") or {}), _META_KEY: invalid}
+    valid: list[Any] = []
+    invalid: list[InvalidTool] = []
+    for start in range(0, len(tools), _SLICE):
+        part = tools[start : start + _SLICE]
+        if _problem({**result, "tools": part}, version) is None:
+            valid += part
+        else:
+            problems = [_problem({**result, "tools": [tool]}, version) for tool in part]
+            valid += [tool for tool, problem in zip(part, problems, strict=True) if problem is None]
+            invalid += [InvalidTool(_name(tool), each) for tool, each in zip(part, problems, strict=True) if each]
+        if len(part) == _SLICE:
+            await checkpoint()
+    if invalid:
+        result["tools"] = valid
+        result["_meta"] = {**(result.get("_meta") or {}), _META_KEY: tuple(invalid)}
 
 
 def invalid_tools(page: ListToolsResult) -> tuple[InvalidTool, ...]:

@@ -180,16 +180,16 @@ class _ObservedReader(_Wrapped):
             self._link.end()
             raise
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse | JSONRPCError):
-            self._remove_invalid_tools(item.message)
+            await self._remove_invalid_tools(item.message)
         return item
 
-    def _remove_invalid_tools(self, response: JSONRPCResponse | JSONRPCError) -> None:
+    async def _remove_invalid_tools(self, response: JSONRPCResponse | JSONRPCError) -> None:
         link, request = self._link, str(response.id)
         if request not in link.listings:
             return
         del link.listings[request]
         if isinstance(response, JSONRPCResponse) and link.protocol_version is not None:
-            remove_invalid(response.result, link.protocol_version)
+            await remove_invalid(response.result, link.protocol_version)
 
     def __aiter__(self) -> Self:
         return self
