@@ -24,11 +24,8 @@ _EVENT_END: Final = re.compile(rb"\n\r?\n|\r\r")
 _LONGEST_END: Final = 3
 
 
-class ResponseRefused(PellucidError, httpx2.SSEError, httpx2.StreamError):
-    """A response that is not read any further; its connection is closed.
-
-    It is an error of httpx2 too, which the MCP SDK expects from a body: the request fails, not the whole session.
-    """
+class ResponseRefused(PellucidError):
+    """A response that is not read any further; its connection is closed."""
 
 
 class ResponseTooLarge(ResponseRefused):
@@ -79,12 +76,12 @@ class Meter:
     Attributes:
         whole: Counter of the whole response; None for an event stream that may stay open.
         event: Counter of one event of a stream, which starts at 0 after each.
-        refused: Called with the error, before it is raised.
+        refused: Receives the error, and returns the one that the reader of the body gets.
     """
 
     whole: Counter | None
     event: Counter | None = None
-    refused: Callable[[ResponseRefused], object] | None = None
+    refused: Callable[[ResponseRefused], Exception] | None = None
 
 
 def is_event_stream(response: httpx2.Response) -> bool:
@@ -173,14 +170,12 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
     async def _refuse(self, error: ResponseRefused) -> None:
         """Close the connection and raise the error."""
-        if self._meter.refused is not None:
-            self._meter.refused(error)
         await self._body.aclose()
         if self._chunks is not None:
             with suppress(Exception):  # run the inner generators to their end
                 async for _ in self._chunks:
                     pass
-        raise error
+        raise error if self._meter.refused is None else self._meter.refused(error)
 
 
 class _Identity:

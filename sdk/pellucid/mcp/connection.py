@@ -183,8 +183,7 @@ class Connection:
                 result = await send(client)
         except MCPError as error:
             if exchange.refusal is not None and exchange.status is None:
-                # Without the frames that hold what was received.
-                raise exchange.refusal.with_traceback(None) from None
+                raise exchange.refusal from None
             if error.code != CONNECTION_CLOSED or exchange.status is not None:
                 raise self._refused(error, exchange) from error
             cause: Exception = error

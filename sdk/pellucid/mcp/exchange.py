@@ -50,6 +50,10 @@ class SessionUnknown(ServerGone):
     error_type = "session_unknown"
 
 
+class Unread(httpx2.SSEError, httpx2.StreamError):
+    """A body that is not read to its end, as an error that the MCP SDK expects: the request fails, not the session."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteLimits:
     """Most bytes that a server may send, after decompression.
@@ -127,9 +131,10 @@ class Exchange:
             self._listed = limits.counter(self.method)
         return self._listed
 
-    def refuse(self, refusal: ResponseRefused) -> None:
+    def refuse(self, refusal: ResponseRefused) -> Unread:
         """Record why an answer is not read to its end."""
         self.refusal = refusal
+        return Unread(str(refusal))
 
     async def record_response(self, response: httpx2.Response) -> None:
         """Record an HTTP response."""
@@ -144,7 +149,7 @@ class Exchange:
         if (header := response.headers.get("retry-after")) is not None:
             self.set_attribute(semconv.HTTP_RETRY_AFTER, (header,))
         if response.headers.get("content-type", "").lower().startswith(_READABLE):
-            with suppress(ResponseRefused):
+            with suppress(Unread):
                 await response.aread()
                 self.code, self.text = _read(response.text)
 
@@ -169,15 +174,19 @@ def meter(response: httpx2.Response, limits: ByteLimits) -> Meter:
 
     An event stream may stay open: each of its events has the limit, except for a listing, which ends.
     """
-    exchange = current_exchange() if response.request.method == "POST" else None
+    exchange = current_exchange()  # also of a GET that resumes the stream of an answer
     method = exchange.method if exchange is not None else None
     counter = exchange.counter(limits) if exchange is not None else limits.counter(None)
     may_stay_open = is_event_stream(response) and method != _LISTING
     return Meter(
         whole=None if may_stay_open else counter,
         event=counter if may_stay_open else None,
-        refused=exchange.refuse if exchange is not None else None,
+        refused=exchange.refuse if exchange is not None else _unread,
     )
+
+
+def _unread(refusal: ResponseRefused) -> Unread:
+    return Unread(str(refusal))
 
 
 class Refused(Exception):

@@ -1,7 +1,7 @@
 """Transport to a server process, with a limit of each message.
 
 The MCP SDK's own transport buffers a line of any length, and copies the whole buffer for each chunk of it. It is used
-on Windows, whose processes need job objects, and for encodings other than UTF-8.
+on Windows, whose processes need job objects, and for encodings other than strict UTF-8.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def open_process(parameters: StdioServerParameters, errlog: TextIO, link: 
 
     A message that is too large ends the connection, because nobody can know which request it answers.
     """
-    if sys.platform == "win32" or parameters.encoding.lower().replace("-", "") != "utf8":
+    if sys.platform == "win32" or (parameters.encoding, parameters.encoding_error_handler) != ("utf-8", "strict"):
         async with stdio_client(parameters, errlog=errlog) as streams:
             yield streams
         return
