@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import httpx2
 from mcp import MCPError
@@ -16,7 +16,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import ErrorKind
+from pellucid.errors import ConfigError, ErrorKind
 from pellucid.failures import error_kind_of, kind_of_status, type_of_code
 from pellucid.models.http import retry_after
 from pellucid.response_limits import Counter, Meter, ResponseRefused, is_event_stream
@@ -65,6 +65,18 @@ class ByteLimits:
 
     listing: int
     result: int
+
+    @classmethod
+    def of(cls, provider_id: str, *, listing: int, result: int) -> Self:
+        """Return the limits of a provider.
+
+        Raises:
+            ConfigError: one is not positive.
+        """
+        for name, value in (("max_listing_bytes", listing), ("max_result_bytes", result)):
+            if value < 1:
+                raise ConfigError(f"MCPProvider {provider_id!r}: {name}={value!r} must be a positive number of bytes")
+        return cls(listing=listing, result=result)
 
     @property
     def longest(self) -> Counter:

@@ -125,9 +125,6 @@ class MCPProvider:
         for name, value in (("timeout", timeout), ("call_timeout", call_timeout), ("objective", objective)):
             if value is not None and not value > 0:
                 raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of seconds")
-        for name, value in (("max_listing_bytes", max_listing_bytes), ("max_result_bytes", max_result_bytes)):
-            if value < 1:
-                raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of bytes")
         seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
         check_not_negative(f"MCPProvider {id!r}", seconds)
         patience_of(f"MCPProvider {id!r}", patience, tell_model=tell_model)
@@ -153,7 +150,7 @@ class MCPProvider:
             stale_while_revalidate=stale_while_revalidate,
             patience=patience,
             tell_model=tell_model,
-            limits=ByteLimits(listing=max_listing_bytes, result=max_result_bytes),
+            limits=ByteLimits.of(id, listing=max_listing_bytes, result=max_result_bytes),
             build=self._build,
             attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,
