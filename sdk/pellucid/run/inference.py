@@ -20,6 +20,7 @@ from pellucid.failures import contained, error_type_of
 from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
 from pellucid.models.fallback import as_model_error, candidates, falls_back, last_of
+from pellucid.models.response_check import check_response
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.state import Run
@@ -241,16 +242,9 @@ def _dollars(cost: object) -> float | None:
     return float(cost)
 
 
-def _checked(run: Run, model: Model, response: object, *, is_streamed: bool = False) -> ModelResponse:
-    """Check that a model returned a response, and assign an id to every tool call without one."""
-    if not isinstance(response, ModelResponse):
-        raise ModelError(
-            model.name,
-            f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
-            f"{'; a stream must end with one' if is_streamed else ''}",
-            error_type="invalid_response",
-            error_kind="invalid_response",
-        )
+def _checked(run: Run, model: Model, answer: object, *, is_streamed: bool = False) -> ModelResponse:
+    """Check what a model returned, and assign an id to every tool call without one."""
+    response = check_response(model.name, answer, is_streamed=is_streamed)
     response = _with_known_usage(_with_one_reason(response))
     message = response.message
     if all(call.id for call in message.tool_calls):

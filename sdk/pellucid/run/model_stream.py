@@ -11,6 +11,7 @@ from pellucid import semconv
 from pellucid.events import InferenceDelta
 from pellucid.models import Model, ModelDelta, ModelRequest, StreamItem
 from pellucid.models.base import closable
+from pellucid.models.response_check import check_piece
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.telemetry.sanitize import dumps
@@ -98,6 +99,7 @@ async def read_stream(
         async for item in items:
             if b not in run.scope.open:
                 break  # the run was abandoned because this stream ignored a cancellation
+            check_piece(model.name, item)
             if isinstance(item, ModelDelta):
                 chunks.piece()
                 partial.append(item)

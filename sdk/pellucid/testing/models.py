@@ -11,8 +11,9 @@ from typing import Any, TypeAlias, cast
 import anyio.lowlevel
 
 from pellucid.errors import ConfigError
-from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall
 from pellucid.models import ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.models.response_check import check_response
 
 Answer: TypeAlias = str | ToolCall | Sequence[ToolCall] | Message | ModelResponse
 """An answer of a model: a text, tool calls, a message, or the whole response."""
@@ -52,7 +53,7 @@ class FunctionModel:
         """Return the function's answer to the request."""
         answer = await self._call(request)
         if not isinstance(answer, AsyncIterator):
-            return _response(answer)
+            return _response(self.name, answer)
         last: ModelDelta | Answer | None = None
         async with aclosing(cast("Any", answer)) as pieces:
             async for piece in pieces:
@@ -63,7 +64,7 @@ class FunctionModel:
         """Yield the answer word by word, or the deltas that the function yields; then the complete response."""
         answer = await self._call(request)
         if not isinstance(answer, AsyncIterator):
-            response = _response(answer)
+            response = _response(self.name, answer)
             for delta in _deltas(response):
                 yield delta
                 await anyio.lowlevel.checkpoint()
@@ -85,7 +86,7 @@ class FunctionModel:
     def _last(self, piece: ModelDelta | Answer | None) -> ModelResponse:
         if piece is None or isinstance(piece, ModelDelta):
             raise AssertionError(f"the function of model {self.name!r} yielded {piece!r} last; yield the answer last")
-        return _response(piece)
+        return _response(self.name, piece)
 
 
 class ScriptedModel(FunctionModel):
@@ -130,13 +131,19 @@ def _deltas(response: ModelResponse) -> Iterator[ModelDelta]:
                 yield ModelDelta("text" if isinstance(part, TextPart) else "reasoning", word)
 
 
-def _response(answer: Answer) -> ModelResponse:
-    if isinstance(answer, ModelResponse):
-        return answer
+def _response(name: str, answer: object) -> ModelResponse:
+    """Return an answer as a response.
+
+    Raises:
+        ModelError: it is no answer, or has wrong types, of which nothing is streamed.
+    """
+    response = answer
+    if isinstance(answer, str):
+        answer = Message("assistant", answer)
+    elif isinstance(answer, ToolCall):
+        answer = Message("assistant", (answer,))
+    elif isinstance(answer, Sequence):
+        answer = Message("assistant", answer)
     if isinstance(answer, Message):
-        message = answer
-    elif isinstance(answer, str):
-        message = Message("assistant", answer)
-    else:
-        message = Message("assistant", (answer,) if isinstance(answer, ToolCall) else tuple(answer))
-    return ModelResponse(message=message, usage=Usage(), finish_reason="tool_call" if message.tool_calls else "stop")
+        response = ModelResponse(message=answer, finish_reason="tool_call" if answer.tool_calls else "stop")
+    return check_response(name, response)
