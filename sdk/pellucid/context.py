@@ -265,6 +265,8 @@ class Limits:
             it, the least recently used lazy tools are deactivated; other tools never are.
         max_tool_calls: Tool calls of the whole run. Further calls are not run, and the model is called for a closing
             answer.
+        max_depth: Runs that may be nested in this one, one in another. A run that the code of a tool starts counts like
+            that of a sub-agent. The call beyond is refused to the model.
         parallel_tools: Tool calls of one message that run concurrently.
         deadline: Wall-clock time of the whole run.
         discovery_timeout: Time for each provider to list its tools.
@@ -280,6 +282,7 @@ class Limits:
     max_discoveries: int | None = None
     max_tool_tokens: int | None = None
     max_tool_calls: int | None = None
+    max_depth: int = 8
     parallel_tools: int = 8
     deadline: float | None = None
     discovery_timeout: float | None = 30.0
@@ -292,6 +295,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
             self._check(name, int, 1, "must be at least 1")
+        self._check("max_depth", int, 0, "must not be negative; 0 allows no nested runs")
         self._check("max_tool_tokens", int, 1, "must be at least 1, or None", is_optional=True)
         self._check("max_discoveries", int, 0, "must not be negative; use None for the default", is_optional=True)
         times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")

@@ -50,8 +50,10 @@ async def execute(run: Run) -> RunResult[Any]:
     Raises:
         RunCancelled: the run's cancel token was cancelled.
         RunTimeout: the run passed its deadline.
+        ToolError: the run is nested too deeply in others; it was not started.
         PellucidError: a phase failed.
     """
+    run.nesting.check_depth()
     deadline, run.token = run.limits.deadline, current_token()
     outcomes: list[RunResult[Any] | Exception] = []
     try:
@@ -91,7 +93,7 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
     """Open the boundary of a run, in the trace that it continues; yield it and its links."""
     setup, resumed = run.setup, run.resumption
     with (
-        in_trace(resumed.checkpoint, is_nested=run.nesting.depth > 0)
+        in_trace(resumed.checkpoint, is_nested=run.nesting.outer is not None)
         if resumed is not None
         else nullcontext() as links,
         boundary(

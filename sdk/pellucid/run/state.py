@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken
@@ -16,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
-from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout
+from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.offer.offering import Offering
@@ -29,6 +30,7 @@ from pellucid.run.journal import Folded, Journal, LiveText
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Boundary, Listeners, Pipeline, Recorded, Scope, current_scope
+from pellucid.text import excerpt
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
 
@@ -321,12 +323,31 @@ class Run:
         )
 
 
+class DepthLimit(NamedTuple):
+    """`Limits.max_depth` of the runs of an agent.
+
+    Attributes:
+        agent: Name of the agent.
+        most: The limit.
+        remaining: Number of runs that may still be nested; negative if the limit is exceeded.
+    """
+
+    agent: str
+    most: int
+    remaining: int
+
+
+MAX_CHAIN: Final = 1_000
+"""Maximum characters of the names of nested agents in an error."""
+
+
 class Nesting:
     """Relations of a run to its outer run and its nested runs.
 
     Attributes:
         outer: The run whose tool call started this one, if it is the run of a sub-agent.
-        depth: Number of outer runs.
+        chain: Names of the agents whose active runs led to this one, and of its own, outermost first.
+        tightest: The limit of depth that is reached first below this run: its agent, its value, and the remaining runs.
         deadline: Time at which the outer run must end, on the event loop's clock.
         may_wait: Whether the run can be resumed once it has paused.
         inner: Active runs nested in this one, with the ids of their calls; result ids of calls in the background.
@@ -335,14 +356,38 @@ class Nesting:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.outer: Run | None = None
-        self.depth = 0
+        self.chain: tuple[str, ...] = (run.setup.name,)
+        self.tightest = DepthLimit(run.setup.name, run.limits.max_depth, run.limits.max_depth)
+        if (starter := current_run()) is not None and not starter.closed:
+            self._count(starter.nesting)
         self.deadline = math.inf
         self.may_wait = True
         self.inner: dict[Run, str] = {}
 
     def enter(self, outer: Run) -> None:
         """Nest this run in another one."""
-        self.outer, self.depth = outer, outer.nesting.depth + 1
+        self.outer = outer
+
+    def _count(self, starter: Nesting) -> None:
+        """Count this run below the one whose code starts it, with a tool call or otherwise."""
+        self.chain = (*starter.chain, *self.chain)
+        agent, most, remaining = starter.tightest
+        self.tightest = min(DepthLimit(agent, most, remaining - 1), self.tightest, key=attrgetter("remaining"))
+
+    def check_depth(self) -> None:
+        """Check that this run is not nested too deeply.
+
+        Raises:
+            ToolError: it is; a tool call fails with it, and the model reads it.
+        """
+        agent, most, remaining = self.tightest
+        if remaining < 0:
+            raise ToolError(
+                f"Agent {self.chain[-1]!r} was not run: agent {agent!r} allows at most {most} runs nested in each "
+                f"other (Limits.max_depth={most}), and these are: {excerpt(' > '.join(self.chain[:-1]), MAX_CHAIN)}. "
+                f"Do not call other agents; answer with what you have.",
+                error_type="nested_too_deep",
+            )
 
     @property
     def used(self) -> Usage:

@@ -21,10 +21,6 @@ from pellucid.run.tool_results import failure_text
 from pellucid.tools.tool import AgentTool, Tool
 from pellucid.types import JSONObject
 
-MAX_DEPTH: Final = 8
-"""Maximum number of runs nested in one another; bounds agents that call themselves."""
-
-
 _SCHEMA: Final[JSONObject] = {
     "type": "object",
     "properties": {
@@ -100,7 +96,7 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
     """Run the agent within the bounds of the outer run, and add its usage to the outer run's usage.
 
     Raises:
-        ToolError: runs are nested too deeply.
+        ToolError: runs are nested more deeply than `Limits.max_depth` of one of them.
         PellucidError: any other error that ends a run.
     """
     resumption = outer.resumption if outer is not None else None
@@ -132,12 +128,6 @@ async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
         run.nesting.may_wait = False
         return (await execute(run)).output
     run.nesting.enter(outer)
-    if run.nesting.depth > MAX_DEPTH:
-        raise ToolError(
-            f"Agent {run.scope.agent!r} was not run: {MAX_DEPTH} runs are already nested in each other. "
-            f"Do not call other agents; answer with what you have.",
-            error_type="nested_too_deep",
-        )
     # A later message may use the id of a call in the background again.
     owner = background_call.get()
     outer.nesting.inner[run] = owner if owner in outer.async_calls.by_id else ctx.tool_call_id
