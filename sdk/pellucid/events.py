@@ -184,6 +184,23 @@ class ToolsQuarantined(Event, name="tools.quarantined"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsHiddenText(Event, name="tools.hidden_text"):
+    """A provider listed a tool with characters that people do not see, such as a hidden instruction.
+
+    Attributes:
+        place: Where the text is: `description`, or a place in a schema.
+        text: The text around the first hidden character, with the hidden ones escaped.
+        removed: Whether the model gets the text without them; False for names and values that calls repeat.
+    """
+
+    provider_id: str
+    tool_name: str
+    place: str
+    text: str | None
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsShadowed(Event, name="tools.shadowed"):
     """Two tools have the same name, and one of them shadows the other.
 

@@ -10,6 +10,7 @@ from pellucid.events import (
     ToolDenied,
     ToolsActivated,
     ToolsDeactivated,
+    ToolsHiddenText,
     ToolsQuarantined,
     ToolsRedefined,
     ToolsShadowed,
@@ -69,6 +70,8 @@ def _add(reasons: Reasons, event: EventRow) -> None:
         reasons.shadowed[key] = renamed
     elif event.name == ToolsQuarantined.name:
         reasons.quarantined[key] = f"quarantined: {payload.get('problem')}"
+    elif event.name == ToolsHiddenText.name:
+        reasons.by_tool.setdefault(key, f"hidden characters in its {payload.get('place')}: {payload.get('text')}")
     elif event.name == ToolsRedefined.name:
         change = "redefined under its name"
         if payload.get("refused"):

@@ -21,6 +21,7 @@ from pellucid.offer.policy import PERMITTED, Ruling, Stage, ask
 from pellucid.providers.listing import Lister
 from pellucid.providers.provider import ToolProvider
 from pellucid.telemetry import Scope, TelemetryOptions, enter_scope, leave_scope
+from pellucid.text import clean
 from pellucid.tools.catalog import Catalog, Catalogs, ProviderCatalog
 from pellucid.tools.collisions import Binding, reasons_of
 from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
@@ -253,5 +254,9 @@ class _Answer:
                     await pending
             except Exception as error:  # noqa: BLE001  (providers are the application's)
                 self.add(f"provider {self.provider.id!r} cannot explain itself: {describe(error)}", is_known=False)
+        for hidden in self.catalog.hidden if self.catalog is not None else ():
+            if hidden.tool_name == self.tool_name:
+                outcome = "removed" if hidden.removed else "kept, because calls repeat the text"
+                self.add(f"its {hidden.place} has hidden characters, {outcome}: {clean(hidden.text)}")
         if self.catalog is not None and (problem := dict(self.catalog.quarantined).get(self.tool_name)) is not None:
             self.add(f"provider {self.provider.id!r} lists it, but it is invalid and left out: {problem}")

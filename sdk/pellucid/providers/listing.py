@@ -19,7 +19,7 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout
-from pellucid.events import ToolsCatalogChanged, ToolsDiscoveryPending, ToolsQuarantined
+from pellucid.events import ToolsCatalogChanged, ToolsDiscoveryPending, ToolsHiddenText, ToolsQuarantined
 from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
 from pellucid.telemetry import DISCOVERY, Boundary, HubRequest, Recorded, Scope, boundary, once
@@ -308,6 +308,9 @@ class Lister:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})
             payload = {"provider_id": provider_id, "tool_count": count, "digest": digest, "previous_digest": previous}
             scope.emit(ToolsCatalogChanged, span, payload)
+        for hidden in catalog.hidden:
+            payload = {"tool_name": hidden.tool_name, "place": hidden.place, "text": scope.text(hidden.text)}
+            scope.emit(ToolsHiddenText, span, {"provider_id": provider_id, **payload, "removed": hidden.removed})
         for name, problem in catalog.quarantined:
             scope.emit(ToolsQuarantined, span, {"provider_id": provider_id, "tool_name": name, "problem": problem})
 

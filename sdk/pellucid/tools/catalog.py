@@ -18,6 +18,7 @@ from pellucid.telemetry import Recorded
 from pellucid.text import excerpt
 from pellucid.tools.catalog_cache import MOST, Remembered
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
+from pellucid.tools.hidden import HiddenText, without_hidden
 from pellucid.tools.names import LOAD_SKILL, LONGEST, RESERVED, problem_of
 from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
@@ -53,12 +54,14 @@ class ProviderCatalog:
         provider_id: Id of the provider.
         tools: The valid tools.
         quarantined: Names of the broken tools that were omitted, each with its problem.
+        hidden: Texts of the tools with characters that people do not see, which models do not get.
         recorded: Recorded summary of the tools, by capture policy.
     """
 
     provider_id: str
     tools: tuple[Tool, ...]
     quarantined: tuple[tuple[str, str], ...] = ()
+    hidden: tuple[HiddenText, ...] = ()
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
 
     def of(self, source: ToolSource | None) -> ProviderCatalog:
@@ -109,15 +112,19 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
     """
     good: dict[str, Tool] = {}
     bad: list[tuple[str, str]] = []
+    hidden: list[HiddenText] = []
     for item in tools:
         problem = _problem(item, good)
         if problem is None:
-            good[item.name] = item
+            good[item.name], found = without_hidden(item) if item.may_hide else (item, ())
+            hidden += found
         elif quarantine:
             bad.append((excerpt(getattr(item, "name", _kind(item)), LONGEST), problem))
         else:
             raise InvalidCatalog(provider_id, problem)
-    return ProviderCatalog(provider_id=provider_id, tools=tuple(good.values()), quarantined=tuple(bad))
+    return ProviderCatalog(
+        provider_id=provider_id, tools=tuple(good.values()), quarantined=tuple(bad), hidden=tuple(hidden)
+    )
 
 
 async def checked_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = False) -> ProviderCatalog:

@@ -32,6 +32,7 @@ from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
 from pellucid.tools.functions import is_async, name_of, wrapped
+from pellucid.tools.hidden_bytes import may_hide
 from pellucid.tools.schema import OutputValidator, Validator
 from pellucid.types import DepsT, DepsT_contra, JSONObject
 
@@ -242,11 +243,16 @@ class Tool(Generic[DepsT_contra]):
         """
         return self._measures[1]
 
+    @property
+    def may_hide(self) -> bool:
+        """Whether the definition may have characters that people do not see."""
+        return self._measures[2]
+
     @cached_property
-    def _measures(self) -> tuple[bytes, int]:
-        """Hash and size of the definition, which is encoded once for both."""
+    def _measures(self) -> tuple[bytes, int, bool]:
+        """Hash, size and `may_hide` of the definition, which is encoded once for all."""
         encoded = _encoded(self.definition)
-        return _hash(encoded), len(encoded)
+        return _hash(encoded), len(encoded), may_hide(encoded)
 
     @cached_property
     def validator(self) -> Validator:
