@@ -195,8 +195,10 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
         await anyio.lowlevel.checkpoint()
         return "ok"
 
-    good = Tool(name="step", description="Step.\u200b", run=step)
-    broken = Tool(name="broken", run=step, input_schema={"type": "array"})
+    good, broken = (
+        Tool(name="step", description="Step.\u200b", run=step),
+        Tool(name="broken", run=step, input_schema={"type": "array"}),
+    )
     now = 0.0
     hub = FakeHub(lambda number: [good, broken] if number == 1 else [good, add], faults=[None, None, OSError("down")])
     provider = DiscoveryProvider(
