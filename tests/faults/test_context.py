@@ -148,7 +148,7 @@ async def test_usage_of_nested_agents_is_counted_once(telemetry: Captured) -> No
 
 
 IMPOSSIBLE = Usage(
-    input_tokens=2**64, output_tokens=2**63, reasoning_output_tokens=2**70, by_modality={"audio.input_tokens": 2**63}
+    input_tokens=-1, output_tokens=2**63, reasoning_output_tokens=-(2**70), by_modality={"audio.input_tokens": -5}
 )
 
 

@@ -65,7 +65,6 @@ WRONG: dict[str, tuple[Any, str]] = {
         answer(usage=Usage(output_tokens=1.5)),  # type: ignore[arg-type]
         "usage.output_tokens is a float, not an int or None",
     ),
-    "negative": (answer(usage=Usage(output_tokens=-1)), "usage.output_tokens is negative"),
     "cost": (answer(usage=Usage(cost="free")), "usage.cost is a str, not a number or None"),  # type: ignore[arg-type]
     "negative-cost": (answer(usage=Usage(cost=-0.5)), "usage.cost is not a dollar amount"),
     "modality": (

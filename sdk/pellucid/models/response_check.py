@@ -109,9 +109,6 @@ def _problems(response: ModelResponse) -> Iterator[str]:
         yield from _of_part(part, f"message.parts[{index}]")
     yield from _of_fields(usage, _USAGE, "usage.")
     yield from _of_values("usage.by_modality", usage.by_modality, (int,), "an int")
-    counts = [(f"usage.{name}", getattr(usage, name)) for name in _COUNTS]
-    counts += [("a value of usage.by_modality", count) for count in usage.by_modality.values()]
-    yield from (f"{place} is negative" for place, count in counts if count is not None and count < 0)
     if usage.cost is not None and not 0 <= usage.cost < math.inf:
         yield "usage.cost is not a dollar amount"
     yield from _of_values("attributes", response.attributes, (str, int, float, bool), "a str")
