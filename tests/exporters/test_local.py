@@ -195,7 +195,7 @@ async def test_searches(path: Path) -> None:
 @pytest.mark.anyio
 async def test_whole_catalogues_are_in_the_store(path: Path) -> None:
     """By the digest on the discovery, with the options of the tools, which are the latest; too large ones are not."""
-    huge = [Tool(name=f"huge_{number}", run=look.run, description="word " * 600_000) for number in range(3)]
+    huge = [Tool(name=f"huge_{number}", run=look.run, description="word " * 12_000) for number in range(150)]
     with storing(path) as telemetry:
         for tools in ([look], [replace(look, serial=True)], huge):
             provider = ToolRegistry(tools, id="desk")

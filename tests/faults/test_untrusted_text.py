@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\n2026-01-01ERROR:forged\u202e[bold]%s{0}</b>"
 HUGE = 1_000_000
+LARGE = 20_000
+"""Characters that the definition of a tool may still have, escaped."""
 MOVES = re.compile("\x1b\\[\\??[0-9;]*[A-Za-z]|\r")
 """What Rich itself writes to redraw the screen."""
 
@@ -71,7 +73,7 @@ async def failing(arguments: Any, ctx: object) -> str:
 def hostile(**options: Any) -> Tool:
     """Return a tool of which every text is meant to harm."""
     schema = {"type": "object", "properties": {EVIL: {"type": "string", "description": EVIL * 100, "enum": [EVIL]}}}
-    given = {"name": "read", "description": EVIL + "x" * HUGE, "input_schema": schema, "run": answering, **options}
+    given = {"name": "read", "description": EVIL + "x" * LARGE, "input_schema": schema, "run": answering, **options}
     return Tool(**given)
 
 
