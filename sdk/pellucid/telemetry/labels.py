@@ -14,11 +14,6 @@ from pellucid.concurrency.forks import reset_in_child
 MAX_LENGTH: Final = 128
 """Characters of a value; a longer one is cut."""
 
-OTHER: Final = "_OTHER"
-"""What takes the place of further values, as in the conventions."""
-
-_PART: Final = "label"
-
 MOST: Final[Mapping[str, int]] = {
     semconv.RESPONSE_MODEL: 16,
     semconv.RPC_RESPONSE_STATUS_CODE: 64,
@@ -34,7 +29,7 @@ class Labels:
     """Values that the labels of a meter provider have had. Thread-safe.
 
     Args:
-        dropped: Counter of the values that `OTHER` took the place of.
+        dropped: Counter of the values that `_OTHER` took the place of.
     """
 
     def __init__(self, dropped: Counter) -> None:
@@ -60,5 +55,5 @@ class Labels:
         with self._lock:
             if cut in known or len(known) < MOST[name]:
                 return known.setdefault(cut, cut)
-        self._dropped.add(1, {semconv.TELEMETRY_PART: _PART, semconv.TELEMETRY_REASON: name})
-        return OTHER
+        self._dropped.add(1, {semconv.TELEMETRY_PART: "label", semconv.TELEMETRY_REASON: name})
+        return semconv.OTHER

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.events import ApprovalDecided, ApprovalRequested, AsyncToolDispatched
-from pellucid.telemetry.labels import MAX_LENGTH, MOST, OTHER
+from pellucid.telemetry.labels import MAX_LENGTH, MOST
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
 
@@ -111,7 +111,7 @@ def _bounded(expected: Mapping[Labels, list[float]], found: Mapping[Labels, Any]
 
 def _limited(name: str, value: str, kept: Collection[tuple[str, Any]]) -> tuple[str, str]:
     label = (name, value[:MAX_LENGTH])
-    return label if label in kept or (name, OTHER) not in kept else (name, OTHER)
+    return label if label in kept or (name, semconv.OTHER) not in kept else (name, semconv.OTHER)
 
 
 def _compare(
