@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -44,8 +44,8 @@ class PageGuard:
             hosts: Names under which the server answers, besides addresses; None for any.
         """
         self._app = app
-        self._origins = frozenset(origins)
-        self._hosts = frozenset(hosts) if hosts is not None else None
+        self._origins = origins
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with 403, or pass it on."""
@@ -58,19 +58,13 @@ class PageGuard:
     def _problem(self, scope: Scope) -> Problem | None:
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host", "")
-        if origin is not None and origin not in self._origins and _address_of(origin) != host.lower():
+        is_own = origin is None or (host != "" and _split(origin).netloc.lower() == host.lower())
+        if not is_own and origin not in self._origins:
             return Problem(403, "requests of this web page are refused; its origin is not in origins=")
-        if self._hosts is not None and self._path(scope) not in PROBES and not self._is_own(host_of(f"//{host}")):
-            return Problem(403, "requests for this host name are refused; it is not in hosts=")
-        return None
-
-    @staticmethod
-    def _path(scope: Scope) -> str:
-        path: str = scope["path"]
-        return path.removeprefix(scope.get("root_path", ""))
-
-    def _is_own(self, host: str | None) -> bool:
-        return host is not None and (self._hosts is None or host in self._hosts or is_address(host))
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if self._hosts is None or path in PROBES or (name := host_of(f"//{host}")) in self._hosts or _is_address(name):
+            return None
+        return Problem(403, "requests for this host name are refused; it is not in hosts=")
 
 
 def page_guard(origins: Iterable[str], hosts: Iterable[str] | None, *, is_local: bool) -> list[Middleware]:
@@ -86,7 +80,8 @@ def page_guard(origins: Iterable[str], hosts: Iterable[str] | None, *, is_local:
     """
     allowed = [origins] if isinstance(origins, str) else list(origins)
     for origin in allowed:
-        if origin.lower() != origin or f"{urlsplit(origin).scheme}://{_address_of(origin)}" != origin:
+        parts = _split(origin)
+        if not parts.netloc or f"{parts.scheme}://{parts.netloc.lower()}" != origin:
             raise ConfigError(f"origins: {origin!r} is no origin; give one such as 'https://app.example.org'")
     names = frozenset(map(str.lower, hosts)) | LOCAL_NAMES if hosts is not None else LOCAL_NAMES if is_local else None
     guards: list[Middleware] = [Middleware(PageGuard, origins=allowed, hosts=names)]
@@ -105,23 +100,21 @@ def page_guard(origins: Iterable[str], hosts: Iterable[str] | None, *, is_local:
 
 def host_of(address: str) -> str | None:
     """Return the host of a URL, in lower case; None if it has none."""
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
+    return _split(address).hostname
 
 
-def is_address(host: str) -> bool:
+def _is_address(host: str | None) -> bool:
     """Return whether a host is an IP address, which nobody can let point elsewhere."""
     try:
-        ip_address(host)
+        ip_address(host or "")
     except ValueError:
         return False
     return True
 
 
-def _address_of(origin: str) -> str | None:
+def _split(url: str) -> SplitResult:
+    """Return the parts of a URL; empty ones if it is none."""
     try:
-        return urlsplit(origin).netloc.lower() or None
+        return urlsplit(url)
     except ValueError:
-        return None
+        return urlsplit("")

@@ -38,12 +38,12 @@ Whoever may not `read` a run gets the same 404 as for one that does not exist; a
 
 def owner_only(caller: Identity, action: Action, run: RunState | None) -> bool:
     """Allow the owner of a run, the same tenant and principal, all but to settle its external calls."""
-    return action != "settle" and (run is None or _key(caller) == _key(run.identity))
+    return action != "settle" and (run is None or _key(caller) == _key(_owner(run)))
 
 
 def same_tenant(caller: Identity, action: Action, run: RunState | None) -> bool:
     """Allow each principal of the run's tenant all but to settle its external calls."""
-    return action != "settle" and (run is None or caller.tenant == (run.identity or Identity()).tenant)
+    return action != "settle" and (run is None or caller.tenant == _owner(run).tenant)
 
 
 def by_role(caller: Identity, action: Action, run: RunState | None) -> bool:
@@ -53,7 +53,7 @@ def by_role(caller: Identity, action: Action, run: RunState | None) -> bool:
     """
     if owner_only(caller, action, run):
         return True
-    if run is None or caller.tenant != (run.identity or Identity()).tenant:
+    if run is None or caller.tenant != _owner(run).tenant:
         return False
     roles = caller.roles if isinstance(caller, Caller) else frozenset[str]()
     return (action in _OPERATES and OPERATOR in roles) or (action in _APPROVES and APPROVER in roles)
@@ -66,10 +66,8 @@ def four_eyes(authorize: Authorize) -> Authorize:
     """
 
     async def with_four_eyes(caller: Identity, action: Action, run: RunState | None) -> bool:
-        if action == "decide" and run is not None:
-            submitter = (run.identity or Identity()).principal
-            if caller.principal is None or caller.principal == submitter:
-                return False
+        if action == "decide" and run is not None and caller.principal in (None, _owner(run).principal):
+            return False
         return await is_allowed(authorize, caller, action, run)
 
     return with_four_eyes
@@ -85,5 +83,9 @@ _OPERATES: Final = frozenset({"read", "cancel", "settle", "retry"})
 _APPROVES: Final = frozenset({"read", "decide"})
 
 
-def _key(identity: Identity | None) -> tuple[str | None, str | None]:
-    return (identity.tenant, identity.principal) if identity is not None else (None, None)
+def _owner(run: RunState) -> Identity:
+    return run.identity or Identity()
+
+
+def _key(identity: Identity) -> tuple[str | None, str | None]:
+    return identity.tenant, identity.principal

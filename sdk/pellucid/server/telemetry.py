@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid import semconv
 from pellucid.failures import error_type_of
+from pellucid.server.pages import PROBES
 from pellucid.telemetry import Pipeline
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import complete
@@ -25,7 +26,7 @@ from pellucid.text import excerpt
 from pellucid.version import __version__
 
 SCOPE: Final = "pellucid.server"
-PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+_UNOBSERVED: Final = PROBES | {"/metrics"}
 """Routes without telemetry: probes and scrapes come every few seconds."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _SERVER_ERROR: Final = 500
@@ -54,7 +55,7 @@ class ServerTelemetry:
         current = get_current_span().get_span_context()
         is_instrumented = current.is_valid and not current.is_remote
         route = self._route_of(scope) if scope["type"] == "http" and not is_instrumented else None
-        if scope["type"] != "http" or is_instrumented or route in PROBES:
+        if scope["type"] != "http" or is_instrumented or route in _UNOBSERVED:
             await self._app(scope, receive, send)
         else:
             await self._traced(scope, receive, send, route)
