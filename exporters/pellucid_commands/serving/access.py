@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from pellucid.messages import Role
+from pellucid_commands.serving.options import listed
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-_ROLES: Final = ("user", "assistant", "tool", "system")
+_ROLES: Final = get_args(Role)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,11 +24,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="roles of the messages that callers may send (default: user)",
     )
     parser.add_argument(
-        "--origins", type=_listed, default=(), metavar="URL,...", help="origins whose web pages may send requests"
+        "--origins", type=listed, default=(), metavar="URL,...", help="origins whose web pages may send requests"
     )
     parser.add_argument(
         "--hosts",
-        type=_listed,
+        type=listed,
         metavar="NAME,...",
         help="names under which the server answers (default: any; without a bearer token, those of this machine)",
     )
@@ -36,12 +39,8 @@ def access_options(options: Namespace) -> dict[str, Any]:
     return {"roles": options.roles, "origins": options.origins, "hosts": options.hosts}
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(item.strip() for item in text.split(",") if item.strip())
-
-
-def _roles(text: str) -> tuple[str, ...]:
-    roles = _listed(text)
+def _roles(text: str) -> list[str]:
+    roles = listed(text)
     for role in roles:
         if role not in _ROLES:
             raise ArgumentTypeError(f"{role!r} is no role; give some of {', '.join(_ROLES)}")

@@ -81,7 +81,7 @@ def tokens_of_environment() -> CallTokens | None:
     Raises:
         ConfigError: a key is too short.
     """
-    keys = _listed(KEYS_VARIABLE)
+    keys = listed(os.environ.get(KEYS_VARIABLE, ""))
     return CallTokens(*keys) if keys else None
 
 
@@ -91,7 +91,7 @@ def callbacks_of_environment() -> Callbacks | None:
     Raises:
         ConfigError: a key or a URL has another form, or one of the two variables is missing.
     """
-    keys, urls = _listed(CALLBACK_KEYS_VARIABLE), _listed(CALLBACK_URLS_VARIABLE)
+    keys, urls = (listed(os.environ.get(name, "")) for name in (CALLBACK_KEYS_VARIABLE, CALLBACK_URLS_VARIABLE))
     if bool(keys) != bool(urls):
         raise ConfigError(
             f"callbacks need both {CALLBACK_KEYS_VARIABLE} and {CALLBACK_URLS_VARIABLE}; set them, or none"
@@ -99,8 +99,9 @@ def callbacks_of_environment() -> Callbacks | None:
     return Callbacks(keys, urls) if keys else None
 
 
-def _listed(variable: str) -> list[str]:
-    return [item.strip() for item in os.environ.get(variable, "").split(",") if item.strip()]
+def listed(text: str) -> list[str]:
+    """Return the items of a text with commas between."""
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def completion_of(options: Namespace, tokens: CallTokens | None) -> Completion | None:
