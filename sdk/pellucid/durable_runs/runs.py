@@ -99,11 +99,7 @@ class DurableRuns:
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
     ) -> None:
-        listed = list(agents)
-        self._agents = {agent.name: agent for agent in listed}
-        if len(self._agents) < len(listed):
-            names = [agent.name for agent in listed]
-            raise ConfigError(f"DurableRuns: two agents have the same name in {names}; rename one of them")
+        self._agents = _by_name(agents)
         if not lease > 0 or not poll > 0:
             raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
         if max_expired_leases is not None and max_expired_leases < 1:
@@ -444,6 +440,20 @@ def _check(request: ApprovalRequest, decision: Decision) -> None:
     check_decisions([request], [decision], 0.0)
     if decision.arguments is not None and request.input_schema is not None:
         check_edited(request, decision.arguments, Validator(request.input_schema))
+
+
+def _by_name(agents: Iterable[Agent[Any, Any]]) -> dict[str, Agent[Any, Any]]:
+    """Return agents by name.
+
+    Raises:
+        ConfigError: two have the same.
+    """
+    listed = list(agents)
+    by_name = {agent.name: agent for agent in listed}
+    if len(by_name) < len(listed):
+        names = [agent.name for agent in listed]
+        raise ConfigError(f"DurableRuns: two agents have the same name in {names}; rename one of them")
+    return by_name
 
 
 def _current_trace() -> JSONValue:

@@ -23,7 +23,7 @@ from pellucid import semconv
 from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
-from pellucid.mcp.exchange import ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.link import Link
 from pellucid.mcp.metrics import Request, Session
 from pellucid.mcp.transports import Target
@@ -244,7 +244,7 @@ class Connection:
             return SessionUnknown("the server no longer knows the session")
         refused = Refused(error, exchange)
         # JSON-RPC errors of tool calls do not count: a tool may refuse its arguments any number of times.
-        if exchange.status is not None or exchange.method == "tools/list":
+        if exchange.status is not None or exchange.method == LISTING:
             self._failures += 1
         if refused.is_about_session:
             self._lose(SessionUnknown.error_type)

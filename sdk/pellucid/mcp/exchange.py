@@ -24,7 +24,8 @@ from pellucid.text import excerpt
 
 SESSION_HEADER: Final = "mcp-session-id"
 
-_LISTING: Final = "tools/list"
+LISTING: Final = "tools/list"
+"""Method of a listing, whose pages have one limit."""
 _READABLE: Final = ("application/json", "text/plain")
 _PROCESSED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
 """JSON-RPC errors that imply that the server knows the session."""
@@ -87,7 +88,7 @@ class ByteLimits:
 
     def counter(self, method: str | None) -> Counter:
         """Return a new counter for the answer to a request."""
-        option, limit = ("listing", self.listing) if method == _LISTING else ("result", self.result)
+        option, limit = ("listing", self.listing) if method == LISTING else ("result", self.result)
         subject = f"the answer to {method}" if method is not None else "a message"
         remedy = f"let the server send less, or raise max_{option}_bytes of MCPProvider"
         return Counter(subject=subject, limit=limit, remedy=remedy)
@@ -137,7 +138,7 @@ class Exchange:
 
     def counter(self, limits: ByteLimits) -> Counter:
         """Return the counter for the next answer; all pages of a listing have one."""
-        if self.method != _LISTING:
+        if self.method != LISTING:
             return limits.counter(self.method)
         if self._listed is None:
             self._listed = limits.counter(self.method)
@@ -189,7 +190,7 @@ def meter(response: httpx2.Response, limits: ByteLimits) -> Meter:
     exchange = current_exchange()  # also of a GET that resumes the stream of an answer
     method = exchange.method if exchange is not None else None
     counter = exchange.counter(limits) if exchange is not None else limits.counter(None)
-    may_stay_open = is_event_stream(response) and method != _LISTING
+    may_stay_open = is_event_stream(response) and method != LISTING
     return Meter(
         whole=None if may_stay_open else counter,
         event=counter if may_stay_open else None,

@@ -9,7 +9,7 @@ from typing import Final
 
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from pellucid.mcp.exchange import ByteLimits, Exchange
+from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange
 from pellucid.response_limits import ResponseTooLarge
 
 _STDERR_LINES: Final = 10
@@ -52,7 +52,7 @@ class Link:
         if not isinstance(message, JSONRPCResponse):
             return message
         exchange = self.listings.get(str(message.id))
-        if exchange is None or exchange.method != "tools/list":
+        if exchange is None or exchange.method != LISTING:
             return message
         try:
             exchange.counter(self.limits).add(size)

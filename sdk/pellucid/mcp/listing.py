@@ -21,7 +21,7 @@ from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
-from pellucid.mcp.exchange import ByteLimits, Exchange, Refused, ServerGone, kind_of
+from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.provider import HubCatalog, Tools
@@ -122,7 +122,7 @@ class ServerListing:
     ) -> tuple[list[ServerTool | InvalidTool], float]:
         """Return the tools of all pages, and the shortest lifetime of a page in seconds."""
         provider_id = self._plan.id
-        exchange = Exchange("tools/list", lambda name, value: ctx.describe({name: value}))
+        exchange = Exchange(LISTING, lambda name, value: ctx.describe({name: value}))
         tools: list[ServerTool | InvalidTool] = []
         lifetimes: list[int] = []
         cursors: set[str] = set()

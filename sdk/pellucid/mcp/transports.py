@@ -26,7 +26,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.mcp.exchange import SESSION_HEADER, current_exchange, meter
+from pellucid.mcp.exchange import LISTING, SESSION_HEADER, current_exchange, meter
 from pellucid.mcp.invalid_tools import remove_invalid
 from pellucid.mcp.link import Link
 from pellucid.mcp.stdio import open_process
@@ -209,7 +209,7 @@ class _ObservedWriter(_Wrapped):
         if isinstance(item.message, JSONRPCRequest):
             if exchange is not None:
                 exchange.record_request(item.message.method, str(item.message.id))
-            if item.message.method == "tools/list":
+            if item.message.method == LISTING:
                 self._link.listings[str(item.message.id)] = exchange
         await self._stream.send(item)
 

@@ -48,20 +48,16 @@ class Pieces:
     def add(self, piece: RunDelta) -> None:
         """Add a piece; drop the oldest ones if too many characters wait."""
         size = len(piece.content)
-        if self._waiting:
-            first, contents, end = self._waiting[-1]
-            if end == piece.offset and _is_same(first, piece):
-                contents.append(piece.content)
-                self._waiting[-1] = first, contents, end + size
-            else:
-                self._waiting.append((piece, [piece.content], piece.offset + size))
+        if self._size + size > MAX_WAITING:
+            self._waiting.clear()
+            self._size = 0
+        self._size += size
+        first, contents, end = self._waiting[-1] if self._waiting else (piece, [], -1)
+        if end == piece.offset and _is_same(first, piece):
+            contents.append(piece.content)
+            self._waiting[-1] = first, contents, end + size
         else:
             self._waiting.append((piece, [piece.content], piece.offset + size))
-        self._size += size
-        if self._size > MAX_WAITING:
-            self._waiting.clear()
-            self._waiting.append((piece, [piece.content], piece.offset + size))
-            self._size = size
 
     def take(self) -> list[RunDelta]:
         """Return what waits, in order."""
