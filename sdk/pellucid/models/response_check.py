@@ -130,7 +130,7 @@ def _of_part(part: Any, place: str) -> Iterator[str]:
 def _of_fields(thing: object, fields: _Fields, prefix: str) -> Iterator[str]:
     for name, (kinds, expected) in fields.items():
         value = getattr(thing, name)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        if not _is_one_of(value, kinds):
             yield f"{prefix}{name} is {_kind(value)}, not {expected}"
 
 
@@ -138,7 +138,7 @@ def _of_values(place: str, values: Mapping[Any, Any], kinds: tuple[type[Any], ..
     for key, value in values.items():
         if not isinstance(key, str):
             yield f"a key of {place} is {_kind(key)}, not a str"
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        if not _is_one_of(value, kinds):
             yield f"a value of {place} is {_kind(value)}, not {expected}"
 
 
@@ -156,6 +156,11 @@ def _of_keys(arguments: dict[Any, Any], place: str) -> Iterator[str]:
             yield from (f"a key of {place} is {_kind(key)}, not a str" for key in value if not isinstance(key, str))
             inner = value.values()
         remaining += [item for item in inner if isinstance(item, dict | list)]
+
+
+def _is_one_of(value: object, kinds: tuple[type[Any], ...]) -> bool:
+    """Return whether a value has one of these types; True and False are no numbers."""
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
 
 
 def _kind(value: object) -> str:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pellucid.telemetry.secrets.assignments import IN_NAME, is_blank
 from pellucid.telemetry.secrets.cards import is_card
-from pellucid.telemetry.secrets.escapes import Unescaped, escaped
+from pellucid.telemetry.secrets.escapes import Unescaped, escaped, unescaped
 from pellucid.telemetry.secrets.names import hides, kind_of, names_secret
 
 Edit: TypeAlias = tuple[int, int, str]
@@ -278,11 +278,14 @@ class Documents:
         return key
 
     def _key_text(self, start: int, end: int) -> str:
-        quote = self._quote = self._text[end - 1]
-        start = start + 1 if self._text[start] == quote else start + 2
-        self._read_string(start, end - 1, quote, is_secret=False)
-        raw = self._text[start : end - 1]
-        return Unescaped(raw).text if "\\" in raw else raw
+        start, end = self._inside(start, end)
+        self._read_string(start, end, self._quote, is_secret=False)
+        return unescaped(self._text[start:end])
+
+    def _inside(self, start: int, end: int) -> tuple[int, int]:
+        """Return where the inside of a string is, which may have a letter before its quotes; note the quotes."""
+        self._quote = self._text[end - 1]
+        return (start + 1 if self._text[start] == self._quote else start + 2), end - 1
 
     def _item(self, level: _Level, match: re.Match[str]) -> bool:
         """Return whether the next item of a list is a secret."""
@@ -317,18 +320,15 @@ class Documents:
             self.edits.append(leaf)
 
     def _text_leaf(self, start: int, end: int, *, is_hidden: bool) -> None:
-        end -= 1
-        quote = self._quote = self._text[end]
-        start = start + 1 if self._text[start] == quote else start + 2
+        start, end = self._inside(start, end)
         self._leaves.append((start, end, ""))
         if is_hidden or end - start >= _SHORTEST or _SIGN.search(self._text, start, end):
-            self._read_string(start, end, quote, is_secret=is_hidden)
+            self._read_string(start, end, self._quote, is_secret=is_hidden)
 
     def _value(self, match: re.Match[str]) -> str:
         """Return the text of a string value; empty if the value is something else."""
         raw = match["string"] or ""
-        raw = raw[1:-1] if raw[:1] in {'"', "'"} else raw[2:-1]
-        return Unescaped(raw).text if "\\" in raw else raw
+        return unescaped(raw[1:-1] if raw[:1] in {'"', "'"} else raw[2:-1])
 
     def _sample(self, match: re.Match[str]) -> object:
         """Return a value of the same type as the next value of an object."""
@@ -375,14 +375,14 @@ class Documents:
         end = len(self._text)
         level = levels[-1]
         start, stop = match.span("rest")
-        if (quotes := match["rest"].lstrip("bBuU")[:1]) in {'"', "'"} and quotes:
-            start += match["rest"].index(quotes) + 1
-            key = self._key_text(*match.span("key")) if match["key"] else ""
-            is_secret = level.is_secret or (bool(key) and bool(kind_of(key)))
+        if start == stop:
+            return end, True
+        key = self._key_text(*match.span("key")) if match["key"] else ""
+        is_secret = level.is_secret or (key != "" and kind_of(key) != "")
+        if (quote := match["rest"].lstrip("bBuU")[:1]) in {'"', "'"}:
+            start += match["rest"].index(quote) + 1
             is_secret = is_secret or (level.names_pair and level.count == 1) or names_secret(level.previous)
-            self._read_string(start, stop, quotes, is_secret=is_secret)
-        elif start < stop:
-            key = self._key_text(*match.span("key")) if match["key"] else ""
-            if level.is_secret or (key and kind_of(key)):
-                self.edits.append((start, stop, ""))
+            self._read_string(start, stop, quote, is_secret=is_secret)
+        elif is_secret:
+            self.edits.append((start, stop, ""))
         return end, True

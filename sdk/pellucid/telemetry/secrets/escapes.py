@@ -51,6 +51,11 @@ def _character(piece: str) -> tuple[str, int]:
     return _LETTERS.get(piece[0], piece[0]), 1
 
 
+def unescaped(raw: str) -> str:
+    """Return the text that a string stands for."""
+    return Unescaped(raw).text if "\\" in raw else raw
+
+
 def escaped(text: str, quote: str) -> str:
     """Return a text as it is written in a string with these quotes."""
     return text.replace("\\", "\\\\").replace(quote, f"\\{quote}") if text else text
