@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 1)")
+WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 2)")
 
 .PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help

@@ -21,7 +21,7 @@ from pellucid import (
 )
 from pellucid.events import RunStarted
 from pellucid.testing import FunctionModel, ScriptedModel
-from support.clock import SOON
+from support.clock import SOON, pass_time
 from support.runs import ending, results, within
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ async def test_no_nested_run_is_open_after_the_outer_one(telemetry: Captured, ho
     async def hang(request: ModelRequest) -> str:
         if how == "cancelled":
             token.cancel()
+        else:
+            pass_time()
         with anyio.CancelScope(shield=is_stubborn):
             await release.wait()
         return "late"
