@@ -56,7 +56,7 @@ async def test_a_server_that_is_slow_to_start_joins_later(telemetry: Captured, t
         return ToolCall("mcp__fast__add", {"a": 1, "b": 2}, "call_1")
 
     fast = MCPProvider.stdio(*python(SCRIPT, "modern"), id="fast", prefix=True)
-    slow = slow_server(tmp_path / "started", patience=0.2, objective=0.1)
+    slow = slow_server(tmp_path / "started", patience=0.2, objective=0.1, ttl=600.0)
     agent = Agent("a", model=FunctionModel(answer), providers=[fast, slow])
     with anyio.fail_after(90):
         first, second = await agent.run("x"), await agent.run("x")
