@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pellucid.types import JSONObject, JSONValue
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError
+
+    from pellucid.tools.steps import Steps
 
 MAX_ISSUES = 10
 """Maximum number of issues reported for one set of arguments; a model needs no more to correct itself."""
 
-
-_MAX_STEPS = 10_000
+_MAX_BACKTRACKS = 10_000
 """Backtracking steps of one pattern in one text, half a millisecond; patterns of other kinds take none."""
 
 
@@ -24,16 +29,19 @@ class Validator:
     """
 
     whole: ClassVar[str] = "arguments"
+    _small: ClassVar[int] = 4_096
+    """Characters of a schema whose checks need no count."""
 
     def __init__(self, schema: object) -> None:
         import jsonschema_rs
 
+        self._schema = self._checked(schema)
         try:
             self._validator = jsonschema_rs.validator_for(
-                self._checked(schema),
+                self._schema,
                 mask="the value",
                 retriever=_refuse,
-                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_STEPS),
+                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS),
             )
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             raise ValueError(str(error).split("\n", 1)[0]) from error
@@ -44,15 +52,55 @@ class Validator:
             raise ValueError('the schema must be a JSON object with "type": "object"')
         return schema
 
+    @cached_property
+    def _is_simple(self) -> bool:
+        """Whether a check takes at most 256 evaluations for each value: of a small schema without references."""
+        text = repr(self._schema)
+        return len(text) < self._small and "$" not in text and "unevaluated" not in text
+
+    @cached_property
+    def _steps(self) -> Steps:
+        from pellucid.tools.steps import Steps
+
+        return Steps(self._schema)
+
     def issues(self, value: JSONValue) -> Sequence[str]:
         """Return the issues of a value, one line each with the path and without values; empty if it is valid."""
-        if self._validator.is_valid(value):
-            return ()
+        if not self._is_simple and not self._steps.are_few(value):
+            from pellucid.tools.steps import MAX_STEPS, scalars_first
+
+            value = scalars_first(value)
+            if self._steps.exceed(MAX_STEPS, value, is_quick=True):
+                return (f"{self.whole}: checking takes too many steps; simplify the schema, or send a simpler value",)
+        return () if self._validator.is_valid(value) else self._listed(value)
+
+    def _listed(self, value: JSONValue) -> Sequence[str]:
+        """Return the issues of a value that is invalid; of one with many parts the first, if that takes few steps."""
+        from pellucid.tools.steps import MAX_STEPS_OF_ISSUES
+
+        errors: Callable[[JSONValue], Iterator[ValidationError]] = self._validator.iter_errors
+        if self._steps.exceed(MAX_STEPS_OF_ISSUES, value, is_quick=False):
+            if self._has_alternatives:  # whose misfits the library collects
+                return (f"{self.whole}: the schema does not allow it; finding where takes too many steps",)
+            errors = self._first_error
         try:
-            errors = list(islice(self._validator.iter_errors(value), MAX_ISSUES))
+            found = list(islice(errors(value), MAX_ISSUES))
         except UnicodeEncodeError:
             return (f"{self.whole}: a string contains an unpaired surrogate, which is not a character",)
-        return [f"{path_of(error.instance_path, self.whole)}: {error.message}" for error in errors]
+        return [f"{path_of(error.instance_path, self.whole)}: {error.message}" for error in found]
+
+    @cached_property
+    def _has_alternatives(self) -> bool:
+        text = repr(self._schema)
+        return "anyOf" in text or "oneOf" in text
+
+    def _first_error(self, value: JSONValue) -> Iterator[ValidationError]:
+        from jsonschema_rs import ValidationError
+
+        try:
+            self._validator.validate(value)
+        except ValidationError as error:
+            yield error
 
 
 class OutputValidator(Validator):
@@ -63,6 +111,7 @@ class OutputValidator(Validator):
     """
 
     whole = "result"
+    _small = 0  # results can be large
 
     def _checked(self, schema: object) -> JSONObject:
         if not isinstance(schema, dict):
