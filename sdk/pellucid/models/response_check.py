@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
@@ -47,6 +49,13 @@ _USAGE: Final[_Fields] = {
     "cost": ((int, float, NoneType), "a number or None"),
     "by_modality": _MAPPING,
 }
+_PLAIN_RESPONSE: Final = {*product((str,), (str, NoneType), (str, NoneType))}
+_PLAIN_MESSAGE: Final = {(str, str), (str, NoneType)}
+_PLAIN_CALL: Final = {(str, str), (str, NoneType)}
+_PLAIN_COUNTS: Final = {int, NoneType}
+_PLAIN_VALUES: Final = {str, int, float, bool, NoneType}
+_counts_of: Final = attrgetter(*_COUNTS)
+
 _DELTA: Final[_Fields] = {"type": _TEXT, "content": _TEXT}
 _PARTS: Final[Mapping[type[Any], _Fields]] = {
     TextPart: {"content": _TEXT},
@@ -70,9 +79,37 @@ def check_response(model: str, response: object, *, is_streamed: bool = False) -
     if not isinstance(response, ModelResponse):
         returned = f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
         raise _invalid(model, f"{returned}{'; a stream must end with one' if is_streamed else ''}")
-    if (problem := next(_problems(response), None)) is not None:
+    if not _is_plain(response) and (problem := next(_problems(response), None)) is not None:
         raise _wrong(model, "ModelResponse", problem)
     return response
+
+
+def _is_plain(response: ModelResponse) -> bool:
+    """Return whether a response is a usual one, so that it needs no look at each field; False for all others."""
+    message, usage = response.message, response.usage
+    if type(message) is not Message or type(usage) is not Usage:
+        return False
+    return (
+        (type(response.finish_reason), type(response.model), type(response.id)) in _PLAIN_RESPONSE
+        and (type(message.role), type(message.finish_reason)) in _PLAIN_MESSAGE
+        and {*map(type, _counts_of(usage))} <= _PLAIN_COUNTS
+        and not (response.attributes or usage.by_modality or usage.cost is not None)
+        and all(map(_is_plain_part, message.parts))
+    )
+
+
+def _is_plain_part(part: object) -> bool:
+    if type(part) is ToolCall:
+        arguments = part.arguments
+        return bool(part.name) and (
+            (type(part.name), type(part.id)) in _PLAIN_CALL
+            and (type(arguments) is str or (type(arguments) is dict and _is_flat(arguments)))
+        )
+    return type(part) is TextPart and type(part.content) is str
+
+
+def _is_flat(arguments: dict[Any, Any]) -> bool:
+    return {*map(type, arguments)} <= {str} and {*map(type, arguments.values())} <= _PLAIN_VALUES
 
 
 def check_piece(model: str, item: object) -> None:
