@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 2)")
 
-.PHONY: help demo up down test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down measure test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -56,6 +56,9 @@ pictures: $(VENV)/dev ## Make the pictures of the documentation anew, from recor
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool_search
+
+measure: $(VENV)/dev ## Count what a first run loads, what a tool call executes, and what users see, beside the budgets.
+	@PYTHONPATH=tests $(BIN)/python -m bench.measure
 
 bench-first: $(VENV)/dev ## Measure imports, agents as they are made, first runs and the chunks of streams.
 	@PYTHONPATH=tests $(BIN)/python -m bench.first_moments $(ARGS)

@@ -21,7 +21,7 @@ from pellucid.offer.policy import Ruling
 from pellucid.providers import ExplainContext, Lister, ToolProvider
 from pellucid.providers.listing import audience_of
 from pellucid.providers.provider import close
-from pellucid.run.invocation import (
+from pellucid.run.calls.invocation import (
     function_of,
     needs_approval,
     observed_call,
@@ -214,9 +214,9 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
             self._permissions.check(scope, span, binding, request.id, ruling)
         if tool.execution is not None or isinstance(tool, MetaTool):
             raise ToolError(f"Tool {tool.name!r} works only in a run of an agent.", error_type="run_required")
-        arguments = read_arguments(tool, request)
-        if isinstance(arguments, ToolError):
-            raise arguments
+        arguments, error = read_arguments(tool, request)
+        if error is not None:
+            raise error
         loop = current_token()
         ctx = ToolContext(
             tool_call_id=request.id,

@@ -12,7 +12,8 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from importlib import metadata
+from importlib import import_module, metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,9 +67,9 @@ class Trace:
 async def traced() -> tuple[Trace, Any]:
     """Run an agent with a tool for some iterations; return what its last ones executed, and the run."""
     from pellucid import Agent, ToolCall, tool
-    from pellucid.run import loop
     from pellucid.testing import ScriptedModel
 
+    loop: Any = import_module("pellucid.run.loop")
     trace = Trace()
     runs: list[Any] = []
 
@@ -105,7 +106,7 @@ def executed() -> Iterator[tuple[str, int]]:
     call = trace.files[trace.at_dispatch[-2] : trace.at_dispatch[-1]]
     yield "line events of a tool call", len(call)
     yield "line events of an iteration", trace.at_tool[-1] - trace.at_tool[-2]
-    yield "changes of module of a tool call", sum(here != there for here, there in zip(call, call[1:], strict=False))
+    yield "changes of module of a tool call", sum(here != there for here, there in pairwise(call))
     yield "modules that a tool call enters", len(set(call))
     yield "attributes of Run", len([name for name in dir(run) if not name.startswith("_")])
 
@@ -146,7 +147,9 @@ def code_lines(source: str) -> int:
         for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)
     }
     lines = enumerate(source.splitlines(), start=1)
-    return sum(bool(line.strip()) and not line.lstrip().startswith("#") and number not in strings for number, line in lines)
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in strings for number, line in lines
+    )
 
 
 def installed() -> int:
@@ -171,7 +174,10 @@ def _applies(marker: str) -> bool:
 
 def cycles(root: Path) -> list[list[str]]:
     """Return the groups of modules that import each other when they are loaded; a package's face is a module of it."""
-    names = {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in root.rglob("*.py")}
+    names = {
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in root.rglob("*.py")
+    }
     graph = {name: set(_imports(file, names)) - {name} for name, file in names.items()}
     return [group for group in _components(graph) if len(group) > 1]
 

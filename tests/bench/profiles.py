@@ -35,7 +35,7 @@ GROUPS = {
     "events": ("pellucid/events", "pellucid/telemetry/listeners"),
     "boundaries": ("pellucid/telemetry/",),
     "discovery and catalogue": ("pellucid/run/discovery", "pellucid/providers", "pellucid/tools/catalog"),
-    "arguments: checks, conversion": ("pellucid/run/call_checks", "pellucid/tools/", "jsonschema", "pydantic"),
+    "arguments: checks, conversion": ("pellucid/run/calls/call", "pellucid/tools/", "jsonschema", "pydantic"),
     "timeouts and tasks": ("pellucid/concurrency", "anyio/"),
     "the model of the benchmark": ("bench/",),
     "loop": ("pellucid/",),

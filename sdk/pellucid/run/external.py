@@ -11,7 +11,6 @@ from opentelemetry.trace import get_current_span
 from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, context_of, trace_of
 from pellucid.approvals.external import ExternalRequest, ExternalResult
-from pellucid.context import ExternalCall
 from pellucid.messages import ToolResult, dump_part
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts
@@ -20,44 +19,15 @@ from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_response
 from pellucid.telemetry import Boundary
-from pellucid.tools.tool import Execution, Tool
+from pellucid.tools.tool import Execution
 from pellucid.types import JSONObject
 
 EXECUTION: Final[Execution] = "external-dispatch"
 
 
-def new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments: JSONObject) -> ExternalRequest:
-    """Return the request for the result of a call that is about to be dispatched.
-
-    The id is the same if the dispatch is repeated, so that the other process can recognize it.
-    """
-    now = run.scope.now() / 1e9
-    return ExternalRequest(
-        result_id=f"async_tool_{run.id_of(tool_call_id)}",
-        tool_name=tool.name,
-        tool_call_id=tool_call_id,
-        arguments=arguments,
-        dispatched_at=now,
-        deadline=now + tool.deadline if tool.deadline is not None else None,
-        takes_place=tool.pending == "wait",
-        trace=trace_of(b.span.get_span_context()),
-    )
-
-
-def external_call(run: Run, request: ExternalRequest) -> ExternalCall:
-    """Return what the tool hands to the other process."""
-    url, token = (run.journal.completion_of(request) if run.journal is not None else None) or (None, None)
-    return ExternalCall(
-        result_id=request.result_id,
-        complete_path=f"/async-tools/{request.result_id}/complete",
-        complete_url=url,
-        token=token,
-        deadline=request.deadline,
-        headers=request.trace,
-    )
-
-
-def enqueued(run: Run, b: Boundary, request: ExternalRequest, registration: Registration) -> JSONObject | Enqueued:
+def add_dispatched(
+    run: Run, b: Boundary, request: ExternalRequest, registration: Registration
+) -> JSONObject | Enqueued:
     """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet.
 
     The dispatch is emitted once: not again by a pass of a durable run that continues after it.

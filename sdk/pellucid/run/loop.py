@@ -22,7 +22,7 @@ from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
 from pellucid.run.async_calls import deliver, next_results
-from pellucid.run.background import cancel_running, stop_all
+from pellucid.run.calls.background import cancel_running, stop_all
 from pellucid.run.compose import compose
 from pellucid.run.configuration import record_configuration
 from pellucid.run.discovery import discover

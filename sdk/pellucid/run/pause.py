@@ -136,19 +136,13 @@ def _attributes(request: ApprovalRequest) -> dict[str, AttributeValue]:
     }
 
 
-def apply_decision(run: Run, b: Boundary, settled: Settled) -> None:
-    """Record a decision in the boundary of its call, and emit it.
-
-    Raises:
-        ToolError: the call must not run; the text is for the model.
-    """
+def record_decision(run: Run, b: Boundary, settled: Settled) -> None:
+    """Record a decision in the boundary of its call, and emit it."""
     request = settled.request
     run.approvals.release([request])
     b.note(approval_id=request.approval_id, approval=settled.outcome, approval_waited=settled.waited)
     run.scope.count(semconv.APPROVAL_WAIT, settled.waited, {semconv.TOOL_NAME: request.tool_name}, b.context)
     b.note(approval_decided_by=_emit_decided(run, b, settled))
-    if settled.error is not None:
-        raise ToolError(settled.error, error_type=f"approval_{settled.outcome}")
 
 
 def _emit_decided(run: Run, b: Boundary, settled: Settled) -> str | None:

@@ -44,6 +44,7 @@ class Setup:
         parameters: Hash of the settings and the output schema, which are part of every request.
         is_warm: Whether the agent warms up in the background.
         recorded: Recorded configuration, by capture policy.
+        handlers: Chains of links that calls pass through, by kinds of calls.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Setup:
     pin: bool
     is_warm: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict)
+    handlers: dict[Any, Any] = field(default_factory=dict, init=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

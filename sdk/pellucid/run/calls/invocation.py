@@ -28,6 +28,8 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
+INVALID_ARGUMENTS: Final = "invalid_arguments"
+
 _MAX_NAME: Final = 64
 _MAX_ID: Final = 256
 _MAX_LISTED: Final = 20
@@ -85,8 +87,8 @@ def alternatives_to(name: str, catalog: Catalog) -> str:
     return close_to(name, names) or f"Available tools: {', '.join(names[:_MAX_LISTED])}{more}."
 
 
-def read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
-    """Return the arguments as an object that fits the schema, or an error.
+def read_arguments(tool: Tool, request: ToolCall) -> tuple[JSONObject, ToolError | None]:
+    """Return the arguments as an object that fits the schema, or an empty one and an error.
 
     The error does not repeat values, because they may be secret.
     """
@@ -103,8 +105,8 @@ def read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
         elif issues := tool.validator.issues(arguments):
             problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
         else:
-            return arguments
-    return ToolError(f"The arguments of {tool.name!r} {problem}", error_type="invalid_arguments")
+            return arguments, None
+    return {}, ToolError(f"The arguments of {tool.name!r} {problem}", error_type=INVALID_ARGUMENTS)
 
 
 def _no_constant(name: str) -> None:

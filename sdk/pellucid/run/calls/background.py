@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -15,6 +16,8 @@ from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts, background_call
+from pellucid.run.calls.call import Call, check_running, context_of
+from pellucid.run.calls.invocation import function_of, progress_of
 from pellucid.run.outcomes import Suspended
 from pellucid.run.state import Run
 from pellucid.run.tool_results import failure_text, respond, to_response
@@ -28,13 +31,22 @@ PATIENCE: Final = 0.5
 _EXPIRED: Final = "The call did not end before its deadline and was stopped."
 
 
-def new_call(run: Run, b: Boundary, tool: Tool, tool_call_id: str) -> AsyncCall:
-    """Return a call in the background that has not started."""
-    facts = CallFacts(f"async_tool_{run.id_of(tool_call_id)}", tool.name, tool_call_id, "same-invocation")
-    return AsyncCall(facts=facts, started=run.scope.now(), dispatch=b.context)
+async def background(run: Run, b: Boundary, call: Call) -> JSONObject:
+    """Start the tool of a call, and return what the model reads until it has ended."""
+    assert run.token is not None  # the run has started
+    tool = call.tool.tool
+    progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
+    check_running(run)
+    facts = CallFacts(f"async_tool_{run.id_of(call.id)}", tool.name, call.id, "same-invocation")
+    started = AsyncCall(facts=facts, started=run.scope.now(), dispatch=b.context)
+    ctx = context_of(run, call, **_callbacks(started, tool, progress))
+    limit = _limit(tool)
+    register(run, b, started, started.started / 1e9 + limit if limit is not None else None)
+    spawn(_work, run, started, partial(function_of(tool), call.arguments, ctx))
+    return pending_result(facts)
 
 
-def callbacks(call: AsyncCall, tool: Tool, progress: Callable[[JSONValue], None]) -> dict[str, Callable[..., None]]:
+def _callbacks(call: AsyncCall, tool: Tool, progress: Callable[[JSONValue], None]) -> dict[str, Callable[..., None]]:
     """Set the deadline of a call that starts, and return its functions `progress` and `heartbeat`, for any thread."""
     loop, limit, silence = current_token(), _limit(tool), tool.heartbeat
     end = anyio.current_time() + limit if limit is not None else math.inf
@@ -51,14 +63,6 @@ def callbacks(call: AsyncCall, tool: Tool, progress: Callable[[JSONValue], None]
 
     extend()
     return {"progress": report, "heartbeat": heartbeat} if silence is not None else {"progress": progress}
-
-
-def start(run: Run, b: Boundary, call: AsyncCall, tool: Tool, work: Callable[[], Awaitable[Any]]) -> JSONObject:
-    """Start a call, and return what the model reads."""
-    limit = _limit(tool)
-    register(run, b, call, call.started / 1e9 + limit if limit is not None else None)
-    spawn(_work, run, call, work)
-    return pending_result(call.facts)
 
 
 def _limit(tool: Tool) -> float | None:

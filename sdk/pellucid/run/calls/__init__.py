@@ -1,0 +1,1 @@
+"""Calls of tools: what a call is, and the chain of links that it passes through."""

@@ -1,0 +1,26 @@
+"""Write to the journal of a durable run that a tool is about to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+
+from pellucid.run.calls.call import Call
+from pellucid.run.calls.chain import Handler
+from pellucid.run.state import Run
+from pellucid.run.steps import write_started
+from pellucid.telemetry import Boundary
+
+
+def begun(handler: Handler) -> Handler:
+    """Return a handler that writes before the next one."""
+
+    async def write(run: Run, b: Boundary, call: Call) -> Any:
+        if call.runs_here:
+            await write_started(run, b, call.id, call.request.name, can_repeat=not call.must_not_repeat)
+            await checkpoint()  # no tool begins in a run that was stopped meanwhile: its result would be lost
+            run.check_open()
+        return await handler(run, b, call)
+
+    return write

@@ -1,0 +1,148 @@
+"""The chain of links that each tool call passes through, in one list.
+
+A link is a function that takes the handler after it and returns a handler: one that waits, asks, writes or retries,
+and calls the next one. `Link` says which calls need it. A chain is built once for each kind of tool of an agent, from
+the links that it needs only, and a module is loaded when its link is needed first. So a call of a plain tool passes
+through its span and its timeout, and through nothing else.
+
+To add a link, write `pellucid/run/calls/<name>.py` with a function of that name, and a line in `LINKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pellucid.messages import ToolResult
+from pellucid.run.calls.call import Call, Requested
+from pellucid.run.outcomes import Enqueued, Suspended, Waiting
+from pellucid.run.state import Run, Setup
+from pellucid.telemetry import Boundary
+from pellucid.tools.tool import MetaTool, Tool
+
+Outcome: TypeAlias = ToolResult | Waiting | Suspended | Enqueued
+"""What a call leads to: a result, or that it waits for somebody."""
+
+TurnHandler: TypeAlias = Callable[[Run, Requested], Awaitable[Outcome]]
+"""Handler before the call has its turn."""
+
+CallHandler: TypeAlias = Callable[[Run, Call], Awaitable[Outcome]]
+"""Handler around the span of a call."""
+
+Handler: TypeAlias = Callable[[Run, Boundary, Call], Awaitable[Any]]
+"""Handler within the span of a call; it returns the tool's value, or raises."""
+
+
+class Need(NamedTuple):
+    """What the links of a call are selected by.
+
+    Attributes:
+        setup: Configuration of the agent.
+        is_durable: Whether the run has a journal.
+        is_one_of_several: Whether the message has other calls, too.
+        tool: The tool; None if there is none of the name.
+    """
+
+    setup: Setup
+    is_durable: bool
+    is_one_of_several: bool
+    tool: Tool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Link of the chain.
+
+    Attributes:
+        name: Name of the function, and of its module in this folder.
+        place: Why it stands where it stands.
+        is_needed: Whether the chain of a call needs it; by default, it always does.
+        module: Its module, if that has another name.
+    """
+
+    name: str
+    place: str
+    is_needed: Callable[[Need], bool] = lambda _need: True
+    module: str | None = None
+
+
+LINKS: Final = (
+    Link(
+        "in_turn",
+        "first: a call that waits for others has neither a span nor read arguments",
+        lambda need: need.is_one_of_several or (need.tool is not None and need.tool.serial),
+    ),
+    Link("bound", "reads the arguments when the call has its turn: all links after it have a `Call`", module="core"),
+    Link("journalled", "around the span: what is written has ended", lambda need: need.is_durable),
+    Link(
+        "approved",
+        "around the span: a call that waits for a person has none",
+        lambda need: need.tool is not None and (need.setup.permissions is not None or _may_ask(need.tool)),
+    ),
+    Link("observed", "the span: what the links after it return or raise is a result", module="core"),
+    Link("begun", "once, before the tool is tried", lambda need: need.is_durable and need.tool is not None),
+    Link(
+        "guarded",
+        "around the permission: each further attempt asks for it again",
+        lambda need: need.tool is not None and need.setup.reliability is not None,
+    ),
+    Link("refused", "within the rules, which decide about arguments that do not fit, too", module="core"),
+    Link(
+        "permitted",
+        "right before the tool: nothing that takes time is between the permission and the tool",
+        lambda need: need.tool is not None and need.setup.permissions is not None,
+    ),
+    Link("activating", "knows a halt of the policy from the tool itself", lambda need: isinstance(need.tool, MetaTool)),
+    Link(
+        "background",
+        "last: starts the tool, and does not wait for it",
+        lambda need: need.tool is not None and need.tool.execution == "same-invocation",
+    ),
+    Link(
+        "enqueued",
+        "last: hands the call to another process",
+        lambda need: need.tool is not None and need.tool.execution == "external-dispatch",
+    ),
+    Link(
+        "run_tool",
+        "last: runs the tool within its timeout",
+        lambda need: need.tool is None or need.tool.execution is None,
+        module="core",
+    ),
+)
+"""The links from the first that a call enters to the last."""
+
+
+def _may_ask(tool: Tool) -> bool:
+    return tool.needs_approval is not False
+
+
+def chain_of(need: Need) -> list[Link]:
+    """Return the links that a call passes through."""
+    return [link for link in LINKS if link.is_needed(need)]
+
+
+def handler_of(run: Run, item: Requested) -> TurnHandler:
+    """Return the chain of a call, which calls of the same kind share."""
+    tool = item.binding.tool if item.binding is not None else None
+    kind = (
+        run.journal is not None,
+        item.slots is not None,
+        (type(tool), tool.execution, tool.serial, _may_ask(tool)) if tool is not None else None,
+    )
+    handlers: dict[Any, TurnHandler] = run.setup.handlers
+    if (handler := handlers.get(kind)) is None:
+        handlers[kind] = handler = _composed(chain_of(Need(run.setup, kind[0], kind[1], tool)))
+    return handler
+
+
+def _composed(links: list[Link]) -> TurnHandler:
+    """Return the handler that passes a call through links."""
+    functions = [getattr(import_module(f"pellucid.run.calls.{link.module or link.name}"), link.name) for link in links]
+    handler = functions.pop()
+    for function in reversed(functions):
+        handler = function(handler)
+    composed: TurnHandler = handler
+    return composed

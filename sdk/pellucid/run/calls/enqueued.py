@@ -1,0 +1,76 @@
+"""Hand a call to another process, which returns its result later."""
+
+from __future__ import annotations
+
+from pellucid.approvals.checkpoint import trace_of
+from pellucid.approvals.external import ExternalRequest
+from pellucid.concurrency.race import shielded
+from pellucid.context import ExternalCall
+from pellucid.run.calls.call import Call, check_running, context_of
+from pellucid.run.calls.core import within_timeout
+from pellucid.run.calls.invocation import progress_of
+from pellucid.run.external import add_dispatched
+from pellucid.run.journal import Journal, Registration
+from pellucid.run.outcomes import Enqueued
+from pellucid.run.state import Run
+from pellucid.run.steps import started
+from pellucid.telemetry import Boundary
+from pellucid.tools.tool import Tool
+from pellucid.types import JSONObject
+
+
+async def enqueued(run: Run, b: Boundary, call: Call) -> JSONObject | Enqueued:
+    """Run the tool of a call, which dispatches it; in a durable run, only once it is registered, and once only."""
+    assert run.token is not None  # the run has started
+    request = _new_request(run, b, call.tool.tool, call.id, call.arguments)
+    progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
+    ctx = context_of(run, call, progress=progress, external=_external_call(run, request))
+    registration: Registration = "new"
+    if run.journal is not None:
+        check_running(run)
+        key, value = started(run, b, request.tool_call_id, request.tool_name, can_repeat=True)
+        if request.takes_place:  # its mark says that its span has ended; other calls have a result
+            value["result_id"] = request.result_id
+        registration = await run.journal.register(request, key, value)
+    if registration == "new":
+        await within_timeout(run, call, ctx)
+        if run.journal is not None and not request.takes_place:  # otherwise once its span has ended
+            return await shielded(_mark_dispatched, run, run.journal, b, request)
+    return add_dispatched(run, b, request, registration)
+
+
+async def _mark_dispatched(run: Run, journal: Journal, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
+    """Mark a call as dispatched, and emit it: a later pass does neither."""
+    await journal.dispatched(request.result_id)
+    return add_dispatched(run, b, request, "new")
+
+
+def _new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments: JSONObject) -> ExternalRequest:
+    """Return the request for the result of a call that is about to be dispatched.
+
+    The id is the same if the dispatch is repeated, so that the other process can recognize it.
+    """
+    now = run.scope.now() / 1e9
+    return ExternalRequest(
+        result_id=f"async_tool_{run.id_of(tool_call_id)}",
+        tool_name=tool.name,
+        tool_call_id=tool_call_id,
+        arguments=arguments,
+        dispatched_at=now,
+        deadline=now + tool.deadline if tool.deadline is not None else None,
+        takes_place=tool.pending == "wait",
+        trace=trace_of(b.span.get_span_context()),
+    )
+
+
+def _external_call(run: Run, request: ExternalRequest) -> ExternalCall:
+    """Return what the tool hands to the other process."""
+    url, token = (run.journal.completion_of(request) if run.journal is not None else None) or (None, None)
+    return ExternalCall(
+        result_id=request.result_id,
+        complete_path=f"/async-tools/{request.result_id}/complete",
+        complete_url=url,
+        token=token,
+        deadline=request.deadline,
+        headers=request.trace,
+    )

@@ -1,0 +1,24 @@
+"""Write the outcome of a call to the journal of a durable run, once its span has ended."""
+
+from __future__ import annotations
+
+from pellucid.concurrency.race import shielded
+from pellucid.run.calls.call import Call
+from pellucid.run.calls.chain import CallHandler, Outcome
+from pellucid.run.outcomes import Enqueued
+from pellucid.run.state import Run
+from pellucid.run.steps import write_result
+
+
+def journalled(handler: CallHandler) -> CallHandler:
+    """Return a handler that writes the outcome of the next one."""
+
+    async def write(run: Run, call: Call) -> Outcome:
+        outcome = await handler(run, call)
+        assert run.journal is not None  # otherwise the chain does not have this link
+        if isinstance(outcome, Enqueued) and outcome.is_new:
+            await shielded(run.journal.dispatched, outcome.request.result_id)
+        await write_result(run, call.id, outcome)
+        return outcome
+
+    return write

@@ -1,0 +1,80 @@
+"""The chain of links that a tool call passes through."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any, Final
+
+import pytest
+
+from pellucid import Agent, Reliability, Rule, Tool, ok
+from pellucid.run.calls.chain import LINKS, Need, chain_of
+from pellucid.testing import ScriptedModel
+
+ORDER: Final = (
+    "in_turn bound journalled approved observed begun guarded refused permitted activating background enqueued run_tool"
+)
+RULES: Final = Reliability([Rule(when=lambda s: False, then=ok(), kind="never")])
+
+
+async def run(arguments: Any, ctx: Any) -> str:
+    """Return a text."""
+    return "ok"
+
+
+def names(tool: Tool | None, *, is_durable: bool = False, is_one_of_several: bool = False, **options: Any) -> str:
+    """Return the names of the links that a call passes through."""
+    setup = Agent("a", model=ScriptedModel("x"), **options)._setup
+    return " ".join(link.name for link in chain_of(Need(setup, is_durable, is_one_of_several, tool)))
+
+
+def test_the_order_of_the_links() -> None:
+    """From the first that a call enters to the last; each says why it stands there."""
+    assert " ".join(link.name for link in LINKS) == ORDER
+    assert all(link.place for link in LINKS)
+
+
+CHAINS: Final = [
+    ({}, {}, "bound observed refused run_tool"),
+    ({}, {"is_one_of_several": True}, "in_turn bound observed refused run_tool"),
+    ({"serial": True}, {}, "in_turn bound observed refused run_tool"),
+    ({"needs_approval": True}, {}, "bound approved observed refused run_tool"),
+    ({}, {"is_durable": True}, "bound journalled observed begun refused run_tool"),
+    ({}, {"reliability": RULES}, "bound observed guarded refused run_tool"),
+    ({}, {"policy": lambda _request: "allow"}, "bound approved observed refused permitted run_tool"),
+    ({"execution": "same-invocation"}, {}, "bound observed refused background"),
+    ({"execution": "external-dispatch"}, {}, "bound observed refused enqueued"),
+]
+
+
+@pytest.mark.parametrize(("tool", "options", "chain"), CHAINS, ids=[chain for *_, chain in CHAINS])
+def test_a_call_passes_through_the_links_that_it_needs(tool: Any, options: Any, chain: str) -> None:
+    """A call of a plain tool, through its span and its timeout only."""
+    assert names(Tool(name="work", run=run, **tool), **options) == chain
+
+
+def test_a_call_of_an_unknown_tool_is_observed_and_refused() -> None:
+    """Rules and policies have no say about it."""
+    assert names(None, reliability=RULES, policy=lambda _request: "allow") == "bound observed refused run_tool"
+
+
+def test_a_plain_agent_loads_no_link_that_it_does_not_need() -> None:
+    """Their modules are loaded when the first call needs them."""
+    code = """
+import sys
+from pellucid import Agent, ToolCall, tool
+from pellucid.testing import ScriptedModel
+
+@tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+agent = Agent("a", model=ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done"), tools=[add])
+assert agent.run_sync("go").output == "done"
+print(*sorted(name for name in sys.modules if name.startswith("pellucid.run.calls.")))
+"""
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    loaded = {name.rpartition(".")[2] for name in process.stdout.split()}
+    assert not loaded & {"approved", "begun", "enqueued", "guarded", "in_turn", "journalled", "permitted", "activating"}
