@@ -188,7 +188,7 @@ class ToolsHiddenText(Event, name="tools.hidden_text"):
     """A provider listed a tool with characters that people do not see, such as a hidden instruction.
 
     Attributes:
-        place: Where the text is: `description`, or a place in a schema.
+        place: Where the text is: `name` (as an MCP server lists it), `description`, or a place in a schema.
         text: The text around the first hidden character, with the hidden ones escaped.
         removed: Whether the model gets the text without them; False for names and values that calls repeat.
     """

@@ -35,7 +35,8 @@ from pellucid.providers.hub import check_not_negative
 from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
-from pellucid.tools.tool import BrokenTool, OnInvalidOutput
+from pellucid.tools.hidden import visible
+from pellucid.tools.tool import BrokenTool, OnInvalidOutput, RenamedTool
 from pellucid.types import JSONObject, JSONValue
 
 MAX_LISTING_BYTES: Final = 2**24
@@ -303,7 +304,8 @@ class MCPProvider:
         if isinstance(tool, InvalidTool):
             problem = f"the server's tool {name!r} violates the protocol: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
-        return Tool(
+        create = Tool if visible(tool.name) == tool.name else partial(RenamedTool, listed_name=tool.name)
+        return create(
             name=name,
             description=tool.description or tool.title or "",
             input_schema=tool.input_schema,

@@ -20,6 +20,14 @@ _HIDDEN: Final = re.compile(
 _TAGS: Final = re.compile("[\U000e0020-\U000e007e]+")
 _JOINERS: Final = "\u200c\u200d"
 
+_PLACES: Final = {
+    "listed_name": "name",
+    "description": "description",
+    "input_schema": "input_schema",
+    "output_schema": "output_schema",
+}
+"""Attributes of tools with text of a hub, each with its name in reports; only a `RenamedTool` has the first."""
+
 _SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose members are named by the hub, each with a schema."""
 
@@ -33,7 +41,7 @@ class HiddenText:
 
     Attributes:
         tool_name: Name of the tool.
-        place: Where the text is: `description`, or a place in a schema.
+        place: Where the text is: `name` (as the server lists it), `description`, or a place in a schema.
         text: The text around the first hidden character, with the hidden ones escaped.
         removed: Whether the model gets the text without them; False for names and values that calls repeat.
     """
@@ -87,10 +95,10 @@ def without_hidden(tool: Tool) -> tuple[Tool, tuple[HiddenText, ...]]:
             for key, item in value.items()
         }
 
-    changes: dict[str, Any] = {"description": clean(tool.description, "description")}
-    for name in ("input_schema", "output_schema"):
-        if (given := getattr(tool, name)) is not None:
-            changes[name] = schema(given, name)
+    changes: dict[str, Any] = {}
+    for name, place in _PLACES.items():
+        if (given := getattr(tool, name, None)) is not None:
+            changes[name] = schema(given, place)
     return (replace(tool, **changes) if any(item.removed for item in found) else tool), tuple(found)
 
 

@@ -326,6 +326,22 @@ class BrokenTool(Tool):
     problem: str
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RenamedTool(Tool):
+    """Tool of a server whose own name for it has characters that people do not see.
+
+    Attributes:
+        listed_name: The server's name; in a checked catalogue without these characters, which are reported once.
+    """
+
+    listed_name: str = field(repr=False)
+
+    @property
+    def may_hide(self) -> bool:
+        """True, because `listed_name` is not part of the definition."""
+        return True
+
+
 class _Callable(Generic[FunctionT_co]):
     """Object that is called as a function of the type `FunctionT_co`."""
 
