@@ -51,6 +51,11 @@ def events(telemetry: Captured) -> list[ToolsHiddenText]:
     return [event for event in telemetry.events if isinstance(event, ToolsHiddenText)]
 
 
+def changes(telemetry: Captured) -> list[ToolsCatalogChanged]:
+    """Return the changes of catalogues."""
+    return [event for event in telemetry.events if isinstance(event, ToolsCatalogChanged)]
+
+
 @pytest.mark.parametrize("character", HIDDEN, ids=[f"{ord(character):04x}" for character in HIDDEN])
 async def test_hidden_characters_of_descriptions_are_removed_and_reported(telemetry: Captured, character: str) -> None:
     """In descriptions and titles of the tool and its parameters, also of results; people see them escaped."""
@@ -110,9 +115,12 @@ async def test_names_and_values_that_calls_repeat_are_reported_and_kept(telemetr
     assert len(events(telemetry)) == 3
 
 
-async def test_the_digest_is_that_of_the_text_that_the_model_gets(telemetry: Captured) -> None:
-    """A hidden character that comes or goes is no change of the catalogue for the model."""
-    texts = iter(["Read.", "Read.\u200b", "Write."])
+async def test_a_hidden_text_that_comes_or_goes_is_a_change_of_the_catalogue(telemetry: Captured) -> None:
+    """However long the text before it is; the digest stays that of the text that the model gets."""
+    long = "\u200b" + "x" * 1000
+    texts = iter(
+        ["Read.", "Read.", "Read.\u200b", "Read.\u200b", "Read.", long, long + "\u202e", long + "\u202e\u202e"]
+    )
 
     class Changing:
         id = "hub"
@@ -121,9 +129,24 @@ async def test_the_digest_is_that_of_the_text_that_the_model_gets(telemetry: Cap
             return [Tool(name="read", description=next(texts), run=run)]
 
     agent = Agent("a", model=FunctionModel(lambda request: "done"), providers=[Changing()])
-    for changes in (0, 0, 1):
+    counts = []
+    for _ in range(8):
         await within(agent.run("x"))
-        assert len([event for event in telemetry.events if isinstance(event, ToolsCatalogChanged)]) == changes
+        counts.append(len(changes(telemetry)))
+    assert counts == [0, 0, 1, 1, 2, 3, 4, 5]
+    assert [event.digest == event.previous_digest for event in changes(telemetry)] == [True, True, False, True, True]
+
+
+async def test_pins_hold_what_the_model_gets(telemetry: Captured) -> None:
+    """A tool whose hidden characters change stays offered, and the catalogue is reported as changed."""
+    texts = iter(["Read.", "Read.\u200b"])
+    hub = DiscoveryProvider(
+        FakeHub(lambda call: [Tool(name="read", description=next(texts), run=run)]), id="hub", ttl=0
+    )
+    model = ScriptedModel(ToolCall("read", {}), "done")
+    await within(Agent("a", model=model, providers=[hub], pin=True).run("x"))
+    assert [[tool.name for tool in request.tools] for request in model.requests] == [["read"], ["read"]]
+    assert len(changes(telemetry)) == 1
 
 
 async def test_a_server_gets_its_own_name(telemetry: Captured) -> None:

@@ -84,7 +84,7 @@ class Lister:
         reset_in_child(self, _lock=threading.Lock)
         self._latest: tuple[object, ProviderCatalog] | None = None
         self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
-        self._digests: Remembered[str] = Remembered()
+        self._digests: Remembered[tuple[str, str]] = Remembered()
         self._last_known: Remembered[tuple[ProviderCatalog, float]] = Remembered()
         self.answers = Answers()
 
@@ -286,11 +286,13 @@ class Lister:
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
-        audience, previous = audience_of(ctx), digest
+        # A hidden text that comes or goes is a change too, although the model gets the same tools.
+        digests = digest, catalog.listed_digest
+        audience, previous = audience_of(ctx), digests
         is_missing = _is_missing(b, catalog)
-        if self._digests.get(audience) != digest and not is_missing:
-            previous = self._digests.put(audience, digest) or digest
-        changed = previous != digest
+        if self._digests.get(audience) != digests and not is_missing:
+            previous = self._digests.put(audience, digests) or digests
+        changed = previous != digests
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
         if scope.catalog_sinks and b.records:
@@ -306,8 +308,8 @@ class Lister:
             _note_pending(scope, b, catalog)
         if changed:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})
-            payload = {"provider_id": provider_id, "tool_count": count, "digest": digest, "previous_digest": previous}
-            scope.emit(ToolsCatalogChanged, span, payload)
+            payload = {"provider_id": provider_id, "tool_count": count, "digest": digest}
+            scope.emit(ToolsCatalogChanged, span, {**payload, "previous_digest": previous[0]})
         for hidden in catalog.hidden:
             payload = {"tool_name": hidden.tool_name, "place": hidden.place, "text": scope.text(hidden.text)}
             scope.emit(ToolsHiddenText, span, {"provider_id": provider_id, **payload, "removed": hidden.removed})

@@ -55,6 +55,7 @@ class ProviderCatalog:
         tools: The valid tools.
         quarantined: Names of the broken tools that were omitted, each with its problem.
         hidden: Texts of the tools with characters that people do not see, which models do not get.
+        listed_digest: Hash of the tools as the provider listed them, with these characters.
         recorded: Recorded summary of the tools, by capture policy.
     """
 
@@ -62,6 +63,7 @@ class ProviderCatalog:
     tools: tuple[Tool, ...]
     quarantined: tuple[tuple[str, str], ...] = ()
     hidden: tuple[HiddenText, ...] = ()
+    listed_digest: str = ""
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
 
     def of(self, source: ToolSource | None) -> ProviderCatalog:
@@ -111,19 +113,25 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
         InvalidCatalog: a tool is broken; with `quarantine` it is omitted and listed in `quarantined` instead.
     """
     good: dict[str, Tool] = {}
+    listed: list[Tool] = []
     bad: list[tuple[str, str]] = []
     hidden: list[HiddenText] = []
     for item in tools:
         problem = _problem(item, good)
         if problem is None:
             good[item.name], found = without_hidden(item) if item.may_hide else (item, ())
+            listed.append(item)
             hidden += found
         elif quarantine:
             bad.append((excerpt(getattr(item, "name", _kind(item)), LONGEST), problem))
         else:
             raise InvalidCatalog(provider_id, problem)
     return ProviderCatalog(
-        provider_id=provider_id, tools=tuple(good.values()), quarantined=tuple(bad), hidden=tuple(hidden)
+        provider_id=provider_id,
+        tools=tuple(good.values()),
+        quarantined=tuple(bad),
+        hidden=tuple(hidden),
+        listed_digest=_digest(listed),
     )
 
 
