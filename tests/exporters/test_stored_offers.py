@@ -12,7 +12,7 @@ import pytest
 from pellucid import Agent, CapturePolicy, DiscoveryProvider, Tool, ToolCall, semconv
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import StoreReader
-from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
+from pellucid_exporters.stored.catalogues import catalogue_changes, hidden_texts, latest_catalogue
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.offers import ToolOffer, tool_offers
 from support.local_store import storing
@@ -121,3 +121,25 @@ async def test_catalogue_changes(tmp_path: Path, mode: Any) -> None:
     assert latest is not None
     assert [tool["name"] for tool in latest[1]] == ["read", "list"]
     assert latest[1][0]["parameters"]["type"] == "object"
+
+
+@pytest.mark.parametrize("mode", ["redacted", "metadata"])
+@pytest.mark.parametrize("rest", ["", "x" * 1000], ids=["short", "long"])
+async def test_hidden_texts(tmp_path: Path, mode: Any, rest: str) -> None:
+    """Each text is told once, with the discovery that first listed it; a text that comes is a change without a diff."""
+    path = tmp_path / "s.db"
+    provider = hub("files", lambda call: [named("read", f"Read.\u200b{rest}" if call > 1 else f"Read.{rest}")])
+    with storing(path, capture=CapturePolicy(mode)) as telemetry:
+        agent = Agent("a", model=ScriptedModel("done", "done", "done"), providers=[provider], telemetry=telemetry)
+        for _ in range(3):
+            await agent.run("x")
+    reader = StoreReader(path)
+    now = time.time_ns()
+    (change,) = catalogue_changes(reader, "files", 0, now)
+    assert change.digest == change.previous_digest
+    assert (change.added, change.removed, change.changed) == ((), (), ())
+    (found,) = hidden_texts(reader, "files", 0, now)
+    assert (found.run_id, found.span_id) == (change.run_id, change.span_id)
+    assert (found.tool_name, found.place, found.is_removed) == ("read", "description", True)
+    assert found.text == (rf"Read.\u200b{rest}"[:300] if mode == "redacted" else None)
+    assert hidden_texts(reader, "other", 0, now) == []

@@ -16,7 +16,7 @@ import httpx2 as httpx
 import pytest
 from opentelemetry import trace
 
-from pellucid import Agent, DiscoveryProvider, Message, ModelResponse, ToolCall, Usage, semconv
+from pellucid import Agent, DiscoveryProvider, Message, ModelResponse, Tool, ToolCall, Usage, semconv
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import runs as runs_command
 from pellucid_commands.inspection import show
@@ -106,6 +106,30 @@ async def test_changes_of_a_catalogue_are_a_diff(http: httpx.AsyncClient) -> Non
     assert link is not None
     assert "Read an article" in await text_of(http, link.group(1))
     assert "No hub" in await text_of(http, "/hub?id=none", 404)
+
+
+async def test_hidden_characters_of_a_catalogue_are_shown_escaped(tmp_path: Path) -> None:
+    """The page of a hub says which tools have them and since when, and that a catalogue differs in nothing else."""
+    texts = iter(["Read.", "<b>Read.\u202e", "<b>Read."])
+    hub = DiscoveryProvider(
+        FakeHub(lambda call: [Tool(name="read", description=next(texts), run=lambda arguments, ctx: "")]),
+        id="files",
+        ttl=0,
+    )
+    with storing(tmp_path / "store.db") as telemetry:
+        agent = Agent("a", model=ScriptedModel("done", "done", "done"), providers=[hub], telemetry=telemetry)
+        for _ in range(3):
+            await agent.run("x")
+    async with client(StoreReader(tmp_path / "store.db")) as http:
+        page = await text_of(http, "/hub?id=files")
+        link = re.search(r'<a href="([^"]+)">read</a>', page)
+        assert link is not None
+        assert "discover_tools files" in await text_of(http, link.group(1))
+    assert r"<div>&lt;b&gt;Read.\u202e</div>" in page
+    assert "hidden characters in description, removed for the model" in page
+    assert "0 added, 0 removed, 1 changed" in page
+    assert page.count("only hidden characters") == 1
+    assert "\u202e" not in page
 
 
 async def test_runs_are_filtered_by_the_url(http: httpx.AsyncClient) -> None:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
-from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
+from pellucid_exporters.stored.catalogues import catalogue_changes, hidden_texts, latest_catalogue
 from pellucid_exporters.stored.hub_states import STATES, is_delayed, over, state_of
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
@@ -105,6 +105,7 @@ def hub_page(request: Request) -> Response:
             if (address := _span_address(*hub.exemplars[index])) is not None
         ],
         "changes": catalogue_changes(reader, provider_id, window.since, window.end),
+        "hidden": hidden_texts(reader, provider_id, window.since, window.end),
         "catalogue": latest_catalogue(reader, provider_id, window.end),
         "runs": runs,
     }
