@@ -75,6 +75,19 @@ async def tape_of(agent: Agent, question: str = "What to wear in Bergen?", **opt
     return tape
 
 
+async def test_own_tools_with_hidden_characters_are_the_same_tools() -> None:
+    """A recording has them as the model got them, and a replay compares them so."""
+
+    def agent() -> Agent:
+        hidden = Tool(name="read", description="Read.\u200b", run=lambda arguments, ctx: "text")
+        return Agent("reader", model=ScriptedModel(ToolCall("read", {}), "done"), tools=[hidden])
+
+    tape = await tape_of(agent())
+    outcome = (await replay(agent(), tape)).check()
+    assert isinstance(outcome.result, RunResult)
+    assert outcome.result.output == "done"
+
+
 async def test_nothing_calls_out(telemetry: Captured) -> None:
     """A replay has the same result; neither hub nor tool nor model is called. It is marked, linked and not measured."""
     tape = await tape_of(weather_agent(Calls()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any, Final
 
 import anyio
@@ -29,7 +28,7 @@ from pellucid.run.state import Configuration, Setup, current_run
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool
-from pellucid.tools.catalog import Catalogs
+from pellucid.tools.catalog import Catalogs, check_catalog
 from pellucid.tools.names import RESERVED
 from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import AgentTool
@@ -136,16 +135,16 @@ class _StagedTools(_StagedProvider):
     def __init__(self, playback: Playback, provider: StaticTools, agents: dict[str, AgentTool]) -> None:
         super().__init__(playback, provider, agents)
         self._own = tuple(self._stand_in(tool) for tool in provider.tools)
-        self._digest = blake2b(b"".join(tool.digest for tool in self._own), digest_size=16).hexdigest()
+        self._catalog = check_catalog(provider.id, self._own, quarantine=True)  # as a recorded run had it
 
     async def _listed(self, span: TapedSpan) -> Sequence[Tool]:
         """Return the agent's tools, if the model got the same ones."""
         recorded = span.get(semconv.CATALOG_DIGEST)
-        if recorded != self._digest:
+        if recorded != self._catalog.digest:
             catalog = self._playback.taped.tape.catalogs[str(recorded)]
             before, after = (
                 [{name: tool.get(name) for name in _SEEN} for tool in tools]
-                for tools in (catalog["tools"], [tool.definition.to_dict() for tool in self._own])
+                for tools in (catalog["tools"], [tool.definition.to_dict() for tool in self._catalog.tools])
             )
             await self._playback.differs(span, "catalogue", before, after)
         return self._own
