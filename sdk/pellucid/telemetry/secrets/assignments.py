@@ -92,7 +92,9 @@ _SENTENCE: Final = re.compile(r"(?!(?i:bearer|basic|token|digest))[A-Za-z]{1,15}
 _LONGEST_WORD: Final = 12
 _LONGEST_BLANK: Final = 100
 
-_SHORTENED: Final = re.compile(r"input_value=([^\n]{0,120}?)(?:\.\.\.|…)([^\n]{0,60}?)(?=, input_type=|\Z|\n)")
+_SHORTENED: Final = re.compile(r"input_value=([^\n]{0,180}?)(?:, input_type=|\Z|\n)")
+_OMISSION: Final = re.compile(r"\.\.\.|…")
+_LONGEST_REST: Final = 60
 _REST: Final = re.compile(r"""([\w.$-]{0,40})["'](?:\s?:\s?["']?([^"'\n]{1,60})|(?=[,}\])]))""")
 
 
@@ -110,7 +112,8 @@ def find_assigned(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
     if options := text.count("--"):
         yield 0, 0, options
         yield from _find(_OPTION, text, lower)
-    if "input_value=" in text:
+    if inputs := text.count("input_value="):
+        yield 0, 0, _SHORTENED_COST * inputs
         yield from _find_shortened(text)
 
 
@@ -267,14 +270,17 @@ def closing(text: str, start: int, quote: str) -> int:
 
 
 def _find_shortened(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the rests of values in an input that pydantic has shortened in the middle, and the work."""
+    """Yield the rests of values in an input that pydantic has shortened in the middle."""
     for match in _SHORTENED.finditer(text):
-        yield 0, 0, _SHORTENED_COST
-        rest = _REST.match(match[2])
-        if rest is None or match[1].startswith(("'", '"')):
+        start, end = match.span(1)
+        omission = _OMISSION.search(text, max(start, end - _LONGEST_REST), end)
+        if omission is None or match[1].startswith(("'", '"')):
             continue  # a text without names
-        offset = match.start(2)
+        offset = omission.end()
+        rest = _REST.match(text, offset, end)
+        if rest is None:
+            continue
         if rest[2] is None:
-            yield offset, offset + rest.end(1), 0
+            yield offset, rest.end(1), 0
         elif ends_secret(rest[1]):
-            yield offset + rest.start(2), offset + rest.end(2), 0
+            yield *rest.span(2), 0

@@ -117,7 +117,9 @@ def _find_options(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
     if "curl" in lower:
         yield from ((*match.span(1), _PLACE_COST) for match in _USER_OPTION.finditer(text))
     for option, pattern, commands in _OPTIONS:
-        start = text.find(option) if any(name in text for names in commands for name in names) else -1
+        start = text.find(option)
+        if start < 0 or not any(name in text for names in commands for name in names):
+            continue
         while start >= 0:
             yield start, start, _COMMAND_COST
             words = _words_before(text, start)

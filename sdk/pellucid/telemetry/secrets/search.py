@@ -74,6 +74,9 @@ def find_secrets(text: str, max_work: int | None = None, depth: int = 0) -> tupl
     found.read(only_first=depth < _DEEPEST)
     if depth == _DEEPEST or not (found.edits or is_read) or found.work > found.max_work:
         return found.result()
+    if "{" not in text and "[" not in text and "\\" not in text:  # a document has a bracket, or an escape of it
+        found.read(only_first=False)
+        return found.result()
     documents = Documents(
         text,
         find_secrets,
