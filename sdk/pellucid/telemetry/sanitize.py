@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from pellucid.messages import Role
 from pellucid.telemetry.capture import MASK, Redactor, mask_key, mask_secret_keys, mask_secret_shapes, mask_text
 from pellucid.telemetry.secrets.names import hides, names_secret
+from pellucid.telemetry.secrets.search import SHORTEST
 from pellucid.types import JSONValue
 
 MAX_DEPTH = 32
@@ -44,11 +45,12 @@ WORK = 0.375
 
 OVERHEAD = 6
 QUOTES = 2
+TEXT = 14
 NESTED = 10
 FRACTION = 6
 DIGITS = 2
-"""Bytes counted for each value and key in addition to its characters; for the quotes of a text or key, a list or
-object, and a float in addition to that; and, as a power of two, the bits of an integer for each byte. They are in
+"""Bytes counted for each value and key in addition to its characters; for the quotes of a text or key, a text
+that is long enough to be searched, a list or object, and a float in addition to that; and, as a power of two, the bits of an integer for each byte. They are in
 proportion to the time that the value takes.
 """
 
@@ -116,7 +118,7 @@ class Cleaner:
         self._remaining -= OVERHEAD
         kind = type(value)
         if kind is str and len(value) <= self._max_text:  # the most frequent case, hence first
-            self._remaining -= len(value) + QUOTES
+            self._remaining -= len(value) + (TEXT if len(value) >= SHORTEST else QUOTES)
         elif kind is int and value.bit_length() <= MAX_BITS:
             self._remaining -= value.bit_length() >> DIGITS
         elif kind is float:

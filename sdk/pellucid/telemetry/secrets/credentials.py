@@ -36,8 +36,16 @@ _COMMANDS: Final = (
     (" -a", _APART, "redis-cli"),
     (" -P", _APART, "sqlcmd bcp zip unzip"),
 )
+
+
+def _stems(commands: str) -> list[str]:
+    """Return what a text with one of the commands has: of each its last word, unless that has another one in it."""
+    words = {command.rpartition("+")[2] for command in commands.split()}
+    return sorted(word for word in words if not any(other in word for other in words - {word}))
+
+
 _OPTIONS: Final = tuple(
-    (option, pattern, [frozenset(command.split("+")) for command in commands.split()])
+    (option, pattern, [frozenset(command.split("+")) for command in commands.split()], _stems(commands))
     for option, pattern, commands in _COMMANDS
 )
 _LONGEST_COMMAND: Final = 200
@@ -116,9 +124,9 @@ def _find_parameters(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
 def _find_options(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
     if "curl" in lower:
         yield from ((*match.span(1), _PLACE_COST) for match in _USER_OPTION.finditer(text))
-    for option, pattern, commands in _OPTIONS:
+    for option, pattern, commands, stems in _OPTIONS:
         start = text.find(option)
-        if start < 0 or not any(name in text for names in commands for name in names):
+        if start < 0 or not any(stem in text for stem in stems):
             continue
         while start >= 0:
             yield start, start, _COMMAND_COST

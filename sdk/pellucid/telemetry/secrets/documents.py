@@ -32,8 +32,9 @@ _SHALLOW: Final = 4
 """Levels up to which a bracket takes less work than a value."""
 
 _NAME_COST: Final = 2
-_ESCAPE_COST: Final = 2
+_ESCAPE_COST: Final = 1
 _STRING_COST: Final = 4
+_DOCUMENT_COST: Final = 4
 _FAILURE_COST: Final = 16
 _QUOTES_OF_COST: Final = 4
 
@@ -169,7 +170,7 @@ class Documents:
             end, is_document = self._document(start)
             if is_document:
                 self._regions.append((start, end))
-            self._work += 1 if is_document else _FAILURE_COST
+            self._work += _DOCUMENT_COST if is_document else _FAILURE_COST
             has_others = has_others or not is_document or bool(text[at:start].strip(_BETWEEN))
             at = max(end, start + 1)
         self.are_all = not has_others and not text[at:].strip(_BETWEEN)

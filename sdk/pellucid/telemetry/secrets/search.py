@@ -28,10 +28,12 @@ from pellucid.telemetry.secrets.vendors import find_blocks, find_tokens, may_hav
 
 Place = tuple[int, int, int]
 
-_SHORTEST: Final = 12
+SHORTEST: Final = 12
 """Characters of the shortest secret that does not follow a ':' or '='."""
 
-_PLACE_COST: Final = 5
+_TEXT_COST: Final = 6
+_DOCUMENTS_COST: Final = 20
+_PLACE_COST: Final = 4
 
 _ADDRESS: Final = re.compile(r"""[^\s"'`<>]*+""")
 _PORT: Final = r"[0-9]{1,5}(?:[/?#]|[,;|][A-Za-z][\w.+-]{0,64}@)"
@@ -60,7 +62,7 @@ def find_secrets(text: str, max_work: int | None = None, depth: int = 0) -> tupl
         The start and end of each secret with the quotes that its replacement needs, in order and without overlaps; and
         the work, in units of about 0.3 µs.
     """
-    if len(text) < _SHORTEST and ":" not in text and "=" not in text:
+    if len(text) < SHORTEST and ":" not in text and "=" not in text:
         return [], 0
     lower = text.lower()
     if len(lower) != len(text):
@@ -69,7 +71,7 @@ def find_secrets(text: str, max_work: int | None = None, depth: int = 0) -> tupl
     searches = _searches(text, lower, has_words=has_words)
     is_read = may_hide_secrets(text, lower, has_words=has_words)
     if not searches and not is_read:
-        return [], 0
+        return [], _TEXT_COST if "\\" in text else 0
     found = _Found(chain.from_iterable(searches), sys.maxsize if max_work is None else max_work)
     found.read(only_first=depth < _DEEPEST)
     if depth == _DEEPEST or not (found.edits or is_read) or found.work > found.max_work:
@@ -85,7 +87,7 @@ def find_secrets(text: str, max_work: int | None = None, depth: int = 0) -> tupl
         max_work=found.max_work - found.work,
         depth=depth,
     )
-    found.work += documents.read()
+    found.work += _DOCUMENTS_COST + documents.read()
     if documents.are_all:
         found.edits = documents.edits
     else:
@@ -101,7 +103,7 @@ class _Found:
         self._places = places
         self.max_work = max_work
         self.edits: list[Edit] = []
-        self.work = 0
+        self.work = _TEXT_COST
 
     def read(self, *, only_first: bool) -> None:
         """Search up to the first secret or to the end, or until there was too much work."""
@@ -127,7 +129,7 @@ def _searches(text: str, lower: str, *, has_words: bool) -> list[Iterable[Place]
     searches: list[Iterable[Place]] = []
     if has_words or has_options or ("=" in text and "input_value=" in text):
         searches.append(find_assigned(text, lower))
-    if len(text) < _SHORTEST:
+    if len(text) < SHORTEST:
         return searches
     if may_have_tokens(text):
         searches.append(find_tokens(text))

@@ -161,7 +161,10 @@ _IN_TOKENS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 _CLASSES: Final = bytes(ord("a") if code in _IN_TOKENS else ord(" ") for code in range(256))
 _RUN: Final = b"a" * SHORTEST
 
+_SEPARATORS: Final = "_-.~"
+_RUN_COST: Final = 3
 _CHARACTERS_OF_COST: Final = 16
+_SEPARATORS_OF_COST: Final = 2
 _TOKEN_COST: Final = 4
 _BLOCK_COST: Final = 8
 
@@ -209,7 +212,8 @@ def find_tokens(text: str) -> Iterator[tuple[int, int, int]]:
         end = classes.find(b" ", start)
         if end < 0:
             end = len(classes)
-        yield start, start, (end - start) // _CHARACTERS_OF_COST
+        separators = sum(text.count(separator, start, end) for separator in _SEPARATORS)  # a token may follow each
+        yield start, start, _RUN_COST + (end - start) // _CHARACTERS_OF_COST + separators // _SEPARATORS_OF_COST
         if padded[start] in "\\%" and (match := _escaped().match(padded, start, end + 1)):
             yield match.start(1) - 1, match.end(1) - 1, _TOKEN_COST
         for match in _TOKEN.finditer(padded, start, end + 1):
