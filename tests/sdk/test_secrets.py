@@ -111,6 +111,52 @@ def test_nothing_of_a_secret_remains(text: str, hidden: str) -> None:
     assert hidden not in masked(text)
 
 
+COMMANDS = [
+    ["mysql", "-u", "ann", "-phunter2x", "orders"],
+    ["sshpass", "-p", "hunter2x", "ssh", "ann@h.example"],
+    ["sudo", "-u", "ann", "/usr/bin/mysqldump", "-phunter2x"],
+    ["env", "A=b", "redis-cli", "-a", "hunter2x", "ping"],
+    ["docker", "login", "-u", "ann", "-p", "hunter2x", "registry.example"],
+    ["docker", "exec", "db", "mysql", "-phunter2x"],
+    ["sqlcmd", "-S", "db", "-P=hunter2x"],
+    ["sshpass", "-p", "hunter2x"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_passwords_in_the_arguments_of_commands_are_masked(words: list[str]) -> None:
+    """In lists and tuples, and in texts of them, also cut off ones; the arguments around a password stay."""
+    expected = [MASK if "hunter2x" in word else word for word in words]
+    recorder = Recorder(CapturePolicy())
+    for data in (words, {"args": words}, [{"run": words, "n": 1}], (*words,)):
+        recorded = str(recorder.value(data).json)
+        assert json.loads(recorded) == json.loads(json.dumps(data).replace(json.dumps(words), json.dumps(expected)))
+    for write in (json.dumps, repr, lambda value: json.dumps({"text": json.dumps({"args": value})})):
+        assert masked(write(words)) == write(expected)
+    text = json.dumps(words)
+    assert "hunter2x" not in masked(text[: text.index("hunter2x") + len("hunter2x")])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mysql", "-P", "3306", "-p", "orders"],
+        ["grep", "-p", "x"],
+        ["mkdir", "-p", "a"],
+        ["docker", "run", "-p", "8080:80", "web"],
+        ["-p", "x", "sshpass"],
+        ["sshpass", "-p", "$PASSWORD", "ssh"],
+        ["redis-cli", "-h", "cache"],
+    ],
+    ids=" ".join,
+)
+def test_other_arguments_of_commands_stay(words: list[str]) -> None:
+    """Options of other commands and other options of these, stand-ins, and what is before the command."""
+    assert json.loads(str(Recorder(CapturePolicy()).value(words).json)) == words
+    for text in (json.dumps(words), repr(words)):
+        assert masked(text) == text
+
+
 def test_harmless_texts_stay_as_they_are() -> None:
     """Of numbers, code, and sentences about secrets at most 1 % is touched, and no number in JSON."""
     touched = [text for text in HARMLESS if masked(text) != text]

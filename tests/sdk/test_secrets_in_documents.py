@@ -189,6 +189,7 @@ WORST = [
     ),
     *("{' ", '"[', "'{'", '\\\\"[', "value{key", '{"name":"password","value":', "[['password',", "--a ", "mysql -p"),
     *("?key=", "identified by '", "bearer token ", 'password "', "4111  ", " -p -a", "--- -BEGIN "),
+    *('["sshpass","-p",', '"zip","-P",', "input_value=.", "input_value={'a...b'", "a.", "[],"),
 ]
 """Parts of texts that look like documents and secrets all the time."""
 

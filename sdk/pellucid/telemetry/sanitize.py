@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from pellucid.messages import Role
 from pellucid.telemetry.capture import MASK, Redactor, mask_key, mask_secret_keys, mask_secret_shapes, mask_text
+from pellucid.telemetry.secrets.commands import Arguments
 from pellucid.telemetry.secrets.names import hides, names_secret
 from pellucid.telemetry.secrets.search import SHORTEST
 from pellucid.types import JSONValue
@@ -49,9 +50,9 @@ TEXT = 14
 NESTED = 10
 FRACTION = 6
 DIGITS = 2
-"""Bytes counted for each value and key in addition to its characters; for the quotes of a text or key, a text
-that is long enough to be searched, a list or object, and a float in addition to that; and, as a power of two, the bits of an integer for each byte. They are in
-proportion to the time that the value takes.
+"""Bytes counted for each value and key in addition to its characters; in addition to that, for the quotes of a key or
+short text, for a text that is long enough to be searched, for a list or object, and for a float; and, as a power of two,
+the bits of an integer for each byte. They are in proportion to the time that the value takes.
 """
 
 LEFT_OUT = "[left out]"
@@ -189,6 +190,7 @@ class Cleaner:
     def _list(self, value: Sequence[Any], path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
         cleaned: list[JSONValue] = []
         previous: object = None
+        arguments = Arguments()
         is_hidden = is_secret or self._masks_names
         for item in islice(value, MAX_ITEMS):
             if self._remaining <= 0:
@@ -199,6 +201,8 @@ class Cleaner:
                 cleaned.append([first, self._clean(content, (*path, name), depth + 1, is_secret=is_hidden)])
             elif type(previous) is str and previous.startswith("-") and names_secret(previous):
                 cleaned.append(self._clean(item, (*path, previous), depth, is_secret=is_hidden))
+            elif type(item) is str and arguments.hides(item):
+                cleaned.append(self._clean(item, path, depth, is_secret=is_hidden))
             else:
                 cleaned.append(self._clean(item, path, depth, is_secret=is_secret))
             previous = item

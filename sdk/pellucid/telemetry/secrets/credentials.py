@@ -7,12 +7,12 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Final
 
-from pellucid.telemetry.secrets.assignments import closing, is_blank
+from pellucid.telemetry.secrets.assignments import closing
 from pellucid.telemetry.secrets.blanks import BLANKS
+from pellucid.telemetry.secrets.commands import find_options, has_command
 
 _WORD_COST: Final = 2
 _PLACE_COST: Final = 5
-_COMMAND_COST: Final = 24
 
 _BLANK: Final = rf"[\s{BLANKS}]"
 _QUOTE: Final = r"""(?:\\{0,8}["'`])"""
@@ -21,34 +21,6 @@ _WORD: Final = re.compile(r"[A-Za-z][a-z_]{0,20}(?:-[a-z]{1,15}){0,3}[.=]?", re.
 _DIGIT: Final = re.compile(r"[0-9]")
 _LETTER: Final = re.compile(r"[A-Za-z]")
 _LONG: Final = 20
-
-_JOINED: Final = re.compile(r"""["'`]?([^\s"'`;|&\\]{1,512})""")
-_APART: Final = re.compile(r"""[ =]{0,4}["'`]?([^\s"'`;|&\\]{1,512})""")
-_COMMANDS: Final = (
-    # option, what is between it and the password, commands
-    (" -p", _JOINED, "mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mariadb-admin"),
-    (" -p", _APART, "sshpass mongo mongosh mongodump mongorestore mongoexport mongoimport"),
-    (
-        " -p",
-        _APART,
-        "docker+login podman+login nerdctl+login buildah+login skopeo+login helm+login oras+login az+login",
-    ),
-    (" -a", _APART, "redis-cli"),
-    (" -P", _APART, "sqlcmd bcp zip unzip"),
-)
-
-
-def _stems(commands: str) -> list[str]:
-    """Return what a text with one of the commands has: of each its last word, unless that has another one in it."""
-    words = {command.rpartition("+")[2] for command in commands.split()}
-    return sorted(word for word in words if not any(other in word for other in words - {word}))
-
-
-_OPTIONS: Final = tuple(
-    (option, pattern, [frozenset(command.split("+")) for command in commands.split()], _stems(commands))
-    for option, pattern, commands in _COMMANDS
-)
-_LONGEST_COMMAND: Final = 200
 
 
 def _is_not_word(text: str) -> bool:
@@ -88,7 +60,9 @@ def may_have_credentials(text: str, lower: str, *, has_words: bool) -> bool:
     """Return whether a text can have such secrets; `lower` is the text in lower case."""
     if "basic" in lower or (has_words and "bearer" in lower):
         return True
-    if ("?" in text and "=" in text) or ("-" in text and " -" in text):
+    if "?" in text and "=" in text:
+        return True
+    if "-" in text and " -" in text and ("curl" in lower or has_command(text)):
         return True
     return ("'" in text or '"' in text) and "identified" in lower
 
@@ -107,7 +81,9 @@ def find_credentials(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
         for match in _IDENTIFIED.finditer(lower):
             yield match.end(), closing(text, match.end(), match[1]), _PLACE_COST
     if " -" in text:
-        yield from _find_options(text, lower)
+        if "curl" in lower:
+            yield from ((*match.span(1), _PLACE_COST) for match in _USER_OPTION.finditer(text))
+        yield from find_options(text)
 
 
 def _find_parameters(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
@@ -119,26 +95,3 @@ def _find_parameters(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
             value = match[1]
             is_secret = len(value) >= _LONG or (_DIGIT.search(value) and _LETTER.search(value))
             yield start, end if is_secret else start, _PLACE_COST
-
-
-def _find_options(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
-    if "curl" in lower:
-        yield from ((*match.span(1), _PLACE_COST) for match in _USER_OPTION.finditer(text))
-    for option, pattern, commands, stems in _OPTIONS:
-        start = text.find(option)
-        if start < 0 or not any(stem in text for stem in stems):
-            continue
-        while start >= 0:
-            yield start, start, _COMMAND_COST
-            words = _words_before(text, start)
-            value = pattern.match(text, start + len(option)) if any(words >= names for names in commands) else None
-            if value is not None and not is_blank(value[1]):
-                yield *value.span(1), 0
-            start = text.find(option, start + 1)
-
-
-def _words_before(text: str, end: int) -> set[str]:
-    """Return the words of a command before one of its options; paths and quotes do not count."""
-    line = text[max(0, end - _LONGEST_COMMAND) : end]
-    start = max(map(line.rfind, "\n|;&"))
-    return {word.rpartition("/")[2].strip("\"'`$()") for word in line[start + 1 :].split()}

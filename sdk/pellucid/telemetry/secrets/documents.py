@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pellucid.telemetry.secrets.assignments import IN_NAME, is_blank
 from pellucid.telemetry.secrets.cards import is_card
+from pellucid.telemetry.secrets.commands import Arguments, may_have_arguments
 from pellucid.telemetry.secrets.escapes import Unescaped, escaped, unescaped
 from pellucid.telemetry.secrets.names import hides, kind_of, names_secret
 
@@ -102,11 +103,12 @@ class _Level:
         names_value: Whether another entry says that `value` is a secret.
         names_pair: Whether its first item is the name of a secret.
         previous: Its previous item, if that is a text.
+        arguments: Its texts, as those of a command.
     """
 
     __slots__ = (
-        "count", "first", "is_item", "is_list", "is_schema", "is_secret", "last", "names_pair", "names_value",
-        "previous",
+        "arguments", "count", "first", "is_item", "is_list", "is_schema", "is_secret", "last", "names_pair",
+        "names_value", "previous",
     )  # fmt: skip
 
     def __init__(self, *, is_secret: bool, is_list: bool, is_item: bool) -> None:
@@ -117,6 +119,7 @@ class _Level:
         self.count = 0
         self.first = self.last = -1
         self.previous = ""
+        self.arguments: Arguments | None = None
 
 
 class Documents:
@@ -158,6 +161,7 @@ class Documents:
         self._has_runs = has_runs
         self._has_escapes = "\\" in text
         self._has_shortened = _SHORTENED in signs
+        self._has_arguments = may_have_arguments(text)
         self.edits: list[Edit] = []
         self.are_all = False
 
@@ -300,7 +304,16 @@ class Documents:
                 level.names_pair = names_secret(self._value(match))
             elif match["string"][1] == "-":
                 level.previous = self._value(match)
+            if self._has_arguments and level.is_list and self._is_argument(level, self._value(match)):
+                return True
         return level.is_secret or (previous != "" and names_secret(previous))
+
+    def _is_argument(self, level: _Level, text: str) -> bool:
+        """Return whether the next text of a list is, or has, the password of a command."""
+        if level.arguments is None:
+            level.arguments = Arguments()
+        self._work += _NAME_COST
+        return level.arguments.hides(text)
 
     def _close(self, level: _Level) -> None:
         """Mask what the end of a list or object shows to be a secret."""
@@ -383,6 +396,8 @@ class Documents:
         if (quote := match["rest"].lstrip("bBuU")[:1]) in {'"', "'"}:
             start += match["rest"].index(quote) + 1
             is_secret = is_secret or (level.names_pair and level.count == 1) or names_secret(level.previous)
+            if self._has_arguments and level.is_list and not match["key"]:
+                is_secret = self._is_argument(level, unescaped(self._text[start:stop])) or is_secret
             self._read_string(start, stop, quote, is_secret=is_secret)
         elif is_secret:
             self.edits.append((start, stop, ""))

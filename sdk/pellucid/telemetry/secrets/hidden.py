@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from pellucid.telemetry.secrets.commands import may_have_arguments
 from pellucid.telemetry.secrets.names import names_secret
 
 _HIDING: Final = re.compile(r"\\u00(?!3[ce])(?:[2-7][0-9a-f]|a0)|\\u20(?:0[0-9ab]|2[89f]|5f|60)|:\\/\\/", re.IGNORECASE)
@@ -22,6 +23,8 @@ def may_hide_secrets(text: str, lower: str, *, has_words: bool) -> bool:
     """Return whether a text can have secrets that only reading its documents finds."""
     if "{" not in text and "[" not in text:
         return False
+    if "-" in text and may_have_arguments(text):
+        return True
     if has_words and (_DEEP in text or _PAIRS.search(text) is not None or _has_named_values(text, lower)):
         return True
     return "\\" in text and _HIDING.search(text) is not None

@@ -1,7 +1,7 @@
 """Search for secrets in a text.
 
 The forms of secrets are in tables: names in `names.py`, tokens of vendors in `vendors.py`, issuers in `cards.py`,
-commands in `credentials.py`. One pattern for all of them would take 200 ns a character. Instead, each search first
+commands in `commands.py`. One pattern for all of them would take 200 ns a character. Instead, each search first
 finds required words or runs of characters, at the speed of `memmem`, and applies a pattern only at these places.
 
 Each search yields `(start, end, work)` for every place that it examines, with an empty span if there is no secret, so
@@ -43,7 +43,7 @@ _TOKEN: Final = re.compile(r"(?=[\w-]{20,256}\Z)", re.ASCII)
 _WITH_PATHS: Final = ("http", "https", "docker", "oci", "git", "ssh", "file")
 """Schemes whose addresses have ':' and '@' in their paths."""
 
-_SIGNS: Final = (*WORDS, "--", "://", " -", "?", "basic", "identified", "input_value=")
+_SIGNS: Final = (*WORDS, "--", "://", " -", "?", "basic", "identified", "input_value=", '"-', "'-")
 """What each text with a secret has, in lower case, unless it has a run of letters or digits."""
 
 _DEEPEST: Final = 24
