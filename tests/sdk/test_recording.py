@@ -205,6 +205,14 @@ def test_honest_texts_are_examined_to_their_end(line: str) -> None:
     assert len(parsed(recorded.json)) + recorded.omitted == 32
 
 
+def test_no_part_of_a_message_loses_its_content_alone() -> None:
+    """Wherever the part of a value that is read ends, a part of a message with a type has content."""
+    for length in range(60, 140):
+        message = {"role": "assistant", "parts": [{"type": "text", "content": "x" * length}] * 30}
+        parts = parsed(Recorder(CapturePolicy(max_bytes=1024)).value(message).json)["parts"]
+        assert {"type": "text"} not in parts, length
+
+
 def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
     """Whole items are kept from the front; the others are counted."""
     recorded = Recorder(SMALL).value(["x" * 50] * 1000)

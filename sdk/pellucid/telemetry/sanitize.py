@@ -46,13 +46,13 @@ WORK = 0.375
 
 OVERHEAD = 6
 QUOTES = 2
-TEXT = 14
+LONG = 14
 NESTED = 10
 FRACTION = 6
 DIGITS = 2
 """Bytes counted for each value and key in addition to its characters; in addition to that, for the quotes of a key or
-short text, for a text that is long enough to be searched, for a list or object, and for a float; and, as a power of two,
-the bits of an integer for each byte. They are in proportion to the time that the value takes.
+text, for one that is long enough to be searched, for a list or object, and for a float; and, as a power of two, the
+bits of an integer for each byte. They are in proportion to the time that the value takes.
 """
 
 LEFT_OUT = "[left out]"
@@ -119,7 +119,7 @@ class Cleaner:
         self._remaining -= OVERHEAD
         kind = type(value)
         if kind is str and len(value) <= self._max_text:  # the most frequent case, hence first
-            self._remaining -= len(value) + (TEXT if len(value) >= SHORTEST else QUOTES)
+            self._remaining -= len(value) + (LONG if len(value) >= SHORTEST else QUOTES)
         elif kind is int and value.bit_length() <= MAX_BITS:
             self._remaining -= value.bit_length() >> DIGITS
         elif kind is float:
@@ -170,11 +170,13 @@ class Cleaner:
         for key, item in islice(value.items(), MAX_ITEMS):
             is_over = self._remaining <= 0
             if is_over and not _names(key, item):
+                if key == "content" and "type" in cleaned:  # or the part of a message would have none
+                    cleaned[key] = LEFT_OUT
                 continue
             name = self._key(key)
             if name in cleaned:  # keys that were masked or cut, or 1 beside "1"
                 name = f"{name} ({len(cleaned)})"
-            self._remaining -= len(name) + OVERHEAD + QUOTES
+            self._remaining -= len(name) + OVERHEAD + (LONG if len(name) >= SHORTEST else QUOTES)
             is_named = bool(secret_name) and name in _VALUE_KEYS
             is_hidden = is_secret or (self._masks_names and (is_named or hides(name, item)))
             item_path = path
