@@ -203,6 +203,22 @@ def test_no_document_takes_long(piece: str) -> None:
     assert twice <= 2.1 * once + 100
 
 
+@pytest.mark.parametrize(
+    "piece",
+    ["https://h.example/a ", "sshpass -p $P ", "_.-_.-_.-_.-_.-_.-_.-_.-", "a token of text ", 'key ["\\a", 1] '],
+)
+def test_short_texts_count(piece: str) -> None:
+    """A thousand texts that are searched are more work than one text with all of it."""
+    alone, together = mask_text(piece)[1], mask_text(piece * 1000)[1]
+    assert 1000 * alone >= together + 3000
+
+
+@pytest.mark.parametrize("piece", ["input_value=.", "input_value={'a...b' ", "_.-~"])
+def test_places_without_a_secret_count(piece: str) -> None:
+    """Shortened inputs, and separators that a token may follow."""
+    assert mask_text(piece * 1000)[1] >= 1000
+
+
 @pytest.mark.parametrize("piece", WORST)
 def test_work_is_bounded(piece: str) -> None:
     """A text that takes too much work is left out, never recorded as it was."""
