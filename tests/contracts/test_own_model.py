@@ -160,7 +160,7 @@ class TestAcmeModel(ModelContract):
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Run on asyncio alone: `aiter_lines` leaves generators behind, of which trio complains."""
+        """Run on asyncio only: `aiter_lines` leaves generators open, and trio warns about them."""
         return "asyncio"
 
     async def model_that(self, vendor: ScriptedVendor) -> AcmeModel:
