@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 2)")
 
-.PHONY: help demo up down measure test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down measure test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -53,30 +53,27 @@ docs: $(VENV)/dev ## Build the site of the documentation into site/, and check i
 pictures: $(VENV)/dev ## Make the pictures of the documentation anew, from recorded runs (needs Chromium).
 	@PYTHONPATH=tests $(BIN)/python -m documentation.pictures
 
-bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
+# What `make bench WHAT=...` runs: a module of tests/bench.
+BENCH_durable = durable#         the store of durable runs, beside raw transactions (starts PostgreSQL)
+BENCH_first   = first_moments#   imports, agents as they are made, first runs, the chunks of streams
+BENCH_replay  = replay#          an iteration of a replay, and recorded timing beside the recorded duration
+BENCH_scaling = scaling#         a simulation of workers and a database under more and more runs; ARGS="--measure" measures
+BENCH_search  = search_quality#  how well tool_search finds tools of real MCP servers (downloads them; needs Node.js)
+BENCH_server  = server#          server and workers of durable runs, beside a raw endpoint (starts PostgreSQL; Linux)
+BENCH_store   = store#           the local store: CPU of ingestion, bytes, queries; ARGS="--spans 1000000"
+BENCH_view    = view#            the pages of pellucid view over 10,000 runs, and a run of 5,001 spans (needs Chromium)
+BENCHES       = durable first replay scaling search server store view
+
+bench: $(VENV)/dev ## Measure the cost of telemetry and of tool search; others: make bench WHAT=durable|first|replay|scaling|search|server|store|view.
+ifdef WHAT
+	@PYTHONPATH=tests $(BIN)/python -m bench.$(or $(BENCH_$(WHAT)),$(error unknown WHAT=$(WHAT); use one of: $(BENCHES))) $(ARGS)
+else
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool_search
+endif
 
 measure: $(VENV)/dev ## Count what a first run loads, what a tool call executes, and what users see, beside the budgets.
 	@PYTHONPATH=tests $(BIN)/python -m bench.measure
-
-bench-first: $(VENV)/dev ## Measure imports, agents as they are made, first runs and the chunks of streams.
-	@PYTHONPATH=tests $(BIN)/python -m bench.first_moments $(ARGS)
-
-bench-durable: $(VENV)/dev ## Measure the store of durable runs beside raw transactions (starts PostgreSQL).
-	@PYTHONPATH=tests $(BIN)/python -m bench.durable $(ARGS)
-
-bench-server: $(VENV)/dev ## Measure server and workers of durable runs beside a raw endpoint (starts PostgreSQL; Linux).
-	@PYTHONPATH=tests $(BIN)/python -m bench.server $(ARGS)
-
-bench-scaling: $(VENV)/dev ## Simulate workers and a database that carry more and more durable runs; ARGS="--measure" measures.
-	@PYTHONPATH=tests $(BIN)/python -m bench.scaling $(ARGS)
-
-bench-store: $(VENV)/dev ## Measure the local store: CPU of ingestion, bytes, and queries; arguments: make bench-store ARGS="--spans 1000000".
-	@PYTHONPATH=tests $(BIN)/python -m bench.store $(ARGS)
-
-bench-view: $(VENV)/dev ## Measure the pages of pellucid view over 10,000 runs, and a run of 5,001 spans (needs Chromium).
-	@PYTHONPATH=tests $(BIN)/python -m bench.view $(ARGS)
 
 storm: $(VENV)/dev ## Kill workers and servers, with and without NATS, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \
@@ -86,12 +83,6 @@ storm: $(VENV)/dev ## Kill workers and servers, with and without NATS, on 200 du
 
 fuzz: $(VENV)/dev ## Send requests made by libFuzzer to the server; arguments: make fuzz ARGS="-max_total_time=600".
 	@$(BIN)/python tests/fuzz/server_requests.py -max_len=600 $(or $(ARGS),-max_total_time=60)
-
-bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
-	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)
-
-bench-replay: $(VENV)/dev ## Measure replays: time for an iteration, and recorded timing beside the recorded duration.
-	@PYTHONPATH=tests $(BIN)/python -m bench.replay $(ARGS)
 
 test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other frameworks (downloads them); what they record: ARGS="--telemetry".
 	@PYTHONPATH=tests $(BIN)/python -m bench.migrating $(ARGS)

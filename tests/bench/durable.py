@@ -1,6 +1,6 @@
 """What the store of durable runs costs, beside raw transactions that update one row, in one process and interleaved.
 
-Run it with `make bench-durable`. It starts a PostgreSQL of its own, with `fsync`. Raw transactions run in plain
+Run it with `make bench WHAT=durable`. It starts a PostgreSQL of its own, with `fsync`. Raw transactions run in plain
 threads, each with a connection; clients of the store are tasks of one event loop. Processor time is that of this
 process, with all its threads, and not of the server. Medians of rounds are compared; only the ratios carry over to
 another machine.

@@ -1,7 +1,7 @@
 """What users wait for first: the import, making an agent, the first run, and the chunks of a stream.
 
-Run it with `make bench-first`. Every sample is a process of its own; medians of processor time, so that a busy machine
-adds little. Only the ratios carry over to another machine.
+Run it with `make bench WHAT=first`. Every sample is a process of its own; medians of processor time, so that a busy
+machine adds little. Only the ratios carry over to another machine.
 """
 
 from __future__ import annotations

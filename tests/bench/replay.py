@@ -1,7 +1,7 @@
 """What a replay takes: milliseconds for an iteration, and its duration with the recorded timing.
 
-Run it with `make bench-replay`. Runs are recorded in a local store: a model asks for a tool in each iteration; hub,
-model and tool take their time; there are catalogues of some sizes. Targets: at most 5 ms for an iteration without
+Run it with `make bench WHAT=replay`. Runs are recorded in a local store: a model asks for a tool in each iteration;
+hub, model and tool take their time; there are catalogues of some sizes. Targets: at most 5 ms for an iteration without
 waiting, and a duration within 10 % of the recorded one with `timing=1`.
 """
 

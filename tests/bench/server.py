@@ -1,8 +1,8 @@
 """What the server and the workers of durable runs cost, beside a baseline of the same run.
 
-Run it with `make bench-server`. It starts a PostgreSQL of its own, with `fsync`, and `pellucid serve` and `pellucid
-worker` as they are shipped. Processor time is that of one process with all its threads; clients, database and server
-share the machine, so only what was measured in turns can be compared.
+Run it with `make bench WHAT=server`. It starts a PostgreSQL of its own, with `fsync`, and `pellucid serve` and
+`pellucid worker` as they are shipped. Processor time is that of one process with all its threads; clients, database and
+server share the machine, so only what was measured in turns can be compared.
 """
 
 from __future__ import annotations

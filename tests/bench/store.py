@@ -1,7 +1,7 @@
 """What the local store costs: CPU of ingestion, bytes, and queries over what was ingested.
 
-`make bench-store` prints the figures of `docs/exporters/local.md`. Spans are those of real runs, replayed through the
-processor of `configure(local=...)` with ids, times and digests of their own.
+`make bench WHAT=store` prints the figures of `docs/exporters/local.md`. Spans are those of real runs, replayed through
+the processor of `configure(local=...)` with ids, times and digests of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the pages of `pellucid view` cost: the start, memory, the extra, pages at 10,000 runs, a run of 5,001 spans.
 
-`make bench-view` prints a table. It needs Chromium for the last rows.
+`make bench WHAT=view` prints a table. It needs Chromium for the last rows.
 """
 
 from __future__ import annotations
