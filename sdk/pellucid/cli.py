@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import pellucid
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.text import clean, excerpt, nearest
+from pellucid.version import __version__
 
 __all__ = ["GROUP", "Command", "main"]
 
@@ -124,7 +124,7 @@ def _parser(commands: Sequence[Command]) -> ArgumentParser:
     parser = ArgumentParser(
         prog="pellucid", description="See through your agents: run them, look at them, and alert on them."
     )
-    parser.add_argument("--version", action="version", version=f"pellucid {pellucid.__version__}")
+    parser.add_argument("--version", action="version", version=f"pellucid {__version__}")
     parser.add_argument(
         "--print-completion",
         choices=SHELLS,

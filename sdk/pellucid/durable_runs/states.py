@@ -7,7 +7,8 @@ from typing import Any
 
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.durable import CallRecord
-from pellucid.durable_runs import Conversation, RunState
+from pellucid.durable_runs.conversations import Conversation
+from pellucid.durable_runs.records import RunState
 from pellucid.messages import dump_messages
 
 
