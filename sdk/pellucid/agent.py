@@ -23,7 +23,7 @@ from pellucid.providers.readiness import Readiness, readiness_of
 from pellucid.run.journal import Journal, LiveText
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
-from pellucid.run.start import Input, ResumeRequest, conversation, create_run
+from pellucid.run.start import Input, ResumeRequest, conversation, create_run, journal_of
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.subagent import agent_tool
@@ -364,7 +364,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             deps=deps,
             stream=stream,
             pipeline=configuration.pipeline,
-            journal=journal,
+            journal=journal_of(journal),
             live=live,
             check_tools=check_tools,
         )

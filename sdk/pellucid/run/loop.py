@@ -33,7 +33,6 @@ from pellucid.run.outcomes import Paused, RunResult, Status
 from pellucid.run.pause import AWAITING, conclude_calls, pause, suspend, withdraw
 from pellucid.run.resume import interrupted_answer, resume
 from pellucid.run.state import Run, enter_run, leave_run
-from pellucid.run.steps import write_answer, write_begun
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
@@ -104,7 +103,7 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
             model=(setup.model.name or None) if len(candidates(setup.model)) == 1 else None,
             conversation_id=run.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
-            durable_run_id=run.journal.run_id if run.journal is not None else None,
+            durable_run_id=run.journal.run_id,
             output_type="json" if setup.output is not None else None,
             **setup.settings,
         ) as b,
@@ -126,7 +125,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
             record_configuration(b, run.setup)
             try:
-                await write_begun(run, b, links)
+                await run.journal.write_begun(run, b, links)
                 return await _loop(run, b)
             finally:
                 await stop_all(run)
@@ -135,7 +134,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             raise
         except (JournalError, anyio.get_cancelled_exc_class()) as error:
             # Another process continues a durable run, unless it was cancelled or passed its deadline.
-            run.is_interrupted = run.journal is not None and (isinstance(error, JournalError) or not run.stop_cause())
+            run.is_interrupted = run.journal.is_durable and (isinstance(error, JournalError) or not run.stop_cause())
             raise
         except Exception as error:
             # A failure in a run that was cancelled is a cancellation to its caller.
@@ -232,7 +231,7 @@ async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelRes
     response = await infer(run, request, catalog)
     _note_usage(run, b)
     run.conversation.messages.append(without_repeated_ids(response.message))
-    await write_answer(run, response, catalog.digest, can_repair=can_repair)
+    await run.journal.write_answer(run, response, catalog.digest, can_repair=can_repair)
     return response, catalog
 
 
@@ -251,7 +250,7 @@ async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) ->
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.conversation.messages.append(Message("assistant", parts))
     _note_usage(run, b)
-    await write_answer(run, response, catalog.digest, stop=stop)
+    await run.journal.write_answer(run, response, catalog.digest, stop=stop)
     return response
 
 

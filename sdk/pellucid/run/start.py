@@ -14,8 +14,9 @@ from pellucid.approvals.decisions import Decision
 from pellucid.approvals.external import ExternalResult
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
-from pellucid.run.journal import Folded
+from pellucid.run.journal import Folded, Journal
 from pellucid.run.resume import prepare
+from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.text import excerpt
 
@@ -57,6 +58,15 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
     prepare(run, checkpoint, source.decisions, source.results, source.claims, source.folded)
     run.links = source.links
     return run
+
+
+def journal_of(journal: Journal | None) -> RunJournal:
+    """Return the journal of a run, which writes nothing if the run is not durable."""
+    if journal is None:
+        return NO_JOURNAL
+    from pellucid.run.steps import DurableJournal
+
+    return DurableJournal(journal)
 
 
 def conversation(history: Iterable[Message], new_input: Input) -> Sequence[Message]:

@@ -26,8 +26,9 @@ from pellucid.providers.listing import Lister
 from pellucid.providers.skills import ActiveSkills, Skill
 from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.run.async_state import AsyncCalls
-from pellucid.run.journal import Folded, Journal, LiveText
+from pellucid.run.journal import Folded, LiveText
 from pellucid.run.outcomes import Paused
+from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Boundary, Listeners, Pipeline, Recorded, Scope, current_scope
 from pellucid.text import excerpt
@@ -83,7 +84,7 @@ class CallerContext:
 
     Attributes:
         stream: Listeners of the stream's reader, if the run is streamed.
-        journal: Journal of the pass, if the run is durable.
+        journal: Journal of the pass, in which a run that is not durable writes nothing.
         live: Sends pieces of the answers to those who read the durable run.
         check_tools: Checks the tools of each iteration, before the model is called, those of nested runs too; it raises
             to end the run.
@@ -95,7 +96,7 @@ class CallerContext:
     deps: Any
     stream: Listeners | None = None
     pipeline: Pipeline | None = None
-    journal: Journal | None = None
+    journal: RunJournal = NO_JOURNAL
     live: LiveText | None = None
     check_tools: Callable[[Iterable[Tool]], None] | None = None
     namespace: uuid.UUID | None = None
@@ -192,10 +193,9 @@ class Run:
         reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
         serial: Lock held by the call of a serial tool.
         async_calls: Its asynchronous tool calls.
-        journal: Journal of the pass, if the run is durable.
+        journal: Journal of the pass, in which a run that is not durable writes nothing.
         live: Sends pieces of the answers to those who read the durable run, if anybody may.
         check_tools: Checks the tools of each iteration, if the caller wants that.
-        writing: Lock held while the journal is written.
         folded: State in which the run was interrupted, if it was.
         is_interrupted: Whether another process continues the run.
         notices: Sentences that providers added to the instructions.
@@ -231,17 +231,14 @@ class Run:
         self.journal = caller.journal
         self.live = caller.live
         self.check_tools = caller.check_tools
-        self.writing = anyio.Lock()
         self.folded: Folded | None = None
         self.is_interrupted = False
         self.notices: dict[str, None] = {}
         self.halted: PolicyHalt | None = None
         self.closed = False
         self.token: EventLoopToken | None = None
-        if caller.journal is not None:
-            self.scope.is_continued_elsewhere = caller.journal.is_continued_elsewhere
-        namespace = self.journal.namespace if self.journal is not None else caller.namespace
-        self._namespace = namespace or uuid.UUID(self.scope.run_id)
+        self.scope.is_continued_elsewhere = self.journal.is_continued_elsewhere
+        self._namespace = self.journal.namespace or caller.namespace or uuid.UUID(self.scope.run_id)
 
     @property
     def instructions(self) -> str | None:

@@ -15,6 +15,7 @@ from pellucid.run.async_state import background_call
 from pellucid.run.journal import NestedJournal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
+from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.start import ResumeRequest, conversation, create_run
 from pellucid.run.state import CallerContext, Configuration, Run, Setup, current_run
 from pellucid.run.tool_results import failure_text
@@ -86,10 +87,14 @@ def agent_tool(
     )
 
 
-def _journal(outer: Run | None, ctx: ToolContext) -> NestedJournal | None:
-    if outer is None or outer.journal is None:
-        return None
-    return NestedJournal(outer.journal, uuid.uuid5(outer.journal.namespace, ctx.idempotency_key))
+def _journal(outer: Run | None, ctx: ToolContext) -> RunJournal:
+    if outer is None or not outer.journal.is_durable:
+        return NO_JOURNAL
+    from pellucid.run.steps import DurableJournal
+
+    assert isinstance(outer.journal, DurableJournal)
+    namespace = uuid.uuid5(outer.journal.namespace, ctx.idempotency_key)
+    return DurableJournal(NestedJournal(outer.journal.inner, namespace))
 
 
 async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, caller: CallerContext) -> Any:

@@ -63,12 +63,12 @@ async def _decide(run: Run, call: Call) -> Call | Waiting:
 def _request(run: Run, call: Call, reason: str | None) -> ApprovalRequest:
     now, timeout, tool = run.scope.now() / 1e9, run.limits.approval_timeout, call.tool.tool
     return ApprovalRequest(
-        approval_id=f"approval_{uuid.uuid4().hex if run.journal is None else run.id_of(call.id).hex}",
+        approval_id=f"approval_{run.id_of(call.id).hex if run.journal.is_durable else uuid.uuid4().hex}",
         tool_call_id=call.id,
         tool_name=tool.name,
         arguments=call.arguments,
         expires_at=now + timeout if timeout is not None else None,
         requested_at=now,
         reason=reason,
-        input_schema=tool.input_schema if run.journal is not None else None,
+        input_schema=tool.input_schema if run.journal.is_durable else None,
     )

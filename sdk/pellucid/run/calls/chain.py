@@ -128,7 +128,7 @@ def handler_of(run: Run, item: Requested) -> TurnHandler:
     """Return the chain of a call, which calls of the same kind share."""
     tool = item.binding.tool if item.binding is not None else None
     kind = (
-        run.journal is not None,
+        run.journal.is_durable,
         item.slots is not None,
         (type(tool), tool.execution, tool.serial, _may_ask(tool)) if tool is not None else None,
     )

@@ -10,10 +10,9 @@ from pellucid.run.calls.call import Call, check_running, context_of
 from pellucid.run.calls.core import within_timeout
 from pellucid.run.calls.invocation import progress_of
 from pellucid.run.external import add_dispatched
-from pellucid.run.journal import Journal, Registration
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
-from pellucid.run.steps import started
+from pellucid.run.steps import DurableJournal
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
@@ -25,23 +24,20 @@ async def enqueued(run: Run, b: Boundary, call: Call) -> JSONObject | Enqueued:
     request = _new_request(run, b, call.tool.tool, call.id, call.arguments)
     progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
     ctx = context_of(run, call, progress=progress, external=_external_call(run, request))
-    registration: Registration = "new"
-    if run.journal is not None:
-        check_running(run)
-        key, value = started(run, b, request.tool_call_id, request.tool_name, can_repeat=True)
-        if request.takes_place:  # its mark says that its span has ended; other calls have a result
-            value["result_id"] = request.result_id
-        registration = await run.journal.register(request, key, value)
+    check_running(run)
+    registration = await run.journal.register(run, b, request)
     if registration == "new":
         await within_timeout(run, call, ctx)
-        if run.journal is not None and not request.takes_place:  # otherwise once its span has ended
+        if isinstance(run.journal, DurableJournal) and not request.takes_place:  # otherwise once its span has ended
             return await shielded(_mark_dispatched, run, run.journal, b, request)
     return add_dispatched(run, b, request, registration)
 
 
-async def _mark_dispatched(run: Run, journal: Journal, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
+async def _mark_dispatched(
+    run: Run, journal: DurableJournal, b: Boundary, request: ExternalRequest
+) -> JSONObject | Enqueued:
     """Mark a call as dispatched, and emit it: a later pass does neither."""
-    await journal.dispatched(request.result_id)
+    await journal.mark_dispatched(request.result_id)
     return add_dispatched(run, b, request, "new")
 
 
@@ -65,7 +61,7 @@ def _new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments
 
 def _external_call(run: Run, request: ExternalRequest) -> ExternalCall:
     """Return what the tool hands to the other process."""
-    url, token = (run.journal.completion_of(request) if run.journal is not None else None) or (None, None)
+    url, token = run.journal.completion_of(request) or (None, None)
     return ExternalCall(
         result_id=request.result_id,
         complete_path=f"/async-tools/{request.result_id}/complete",

@@ -7,7 +7,7 @@ from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import CallHandler, Outcome
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
-from pellucid.run.steps import write_result
+from pellucid.run.steps import DurableJournal
 
 
 def journalled(handler: CallHandler) -> CallHandler:
@@ -15,10 +15,10 @@ def journalled(handler: CallHandler) -> CallHandler:
 
     async def write(run: Run, call: Call) -> Outcome:
         outcome = await handler(run, call)
-        assert run.journal is not None  # otherwise the chain does not have this link
+        assert isinstance(run.journal, DurableJournal)  # otherwise the chain does not have this link
         if isinstance(outcome, Enqueued) and outcome.is_new:
-            await shielded(run.journal.dispatched, outcome.request.result_id)
-        await write_result(run, call.id, outcome)
+            await shielded(run.journal.mark_dispatched, outcome.request.result_id)
+        await run.journal.write_result(run, call.id, outcome)
         return outcome
 
     return write

@@ -1,0 +1,80 @@
+"""The journal of a run, as the run writes it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import SpanContext
+
+from pellucid.run.journal import Registration
+from pellucid.telemetry import Boundary
+
+if TYPE_CHECKING:
+    from pellucid.approvals.external import ExternalRequest
+    from pellucid.models import ModelResponse
+
+
+class RunJournal:
+    """Journal of a run that is not durable: nothing is written. `pellucid.run.steps` has that of a durable run.
+
+    Attributes:
+        is_durable: Whether another process can continue the run.
+    """
+
+    is_durable = False
+
+    @property
+    def run_id(self) -> str | None:
+        """Id of the durable run."""
+        return None
+
+    @property
+    def namespace(self) -> uuid.UUID | None:
+        """Namespace of the ids of calls and approvals, if it is not that of the run's own id."""
+        return None
+
+    def is_continued_elsewhere(self) -> bool:
+        """Return whether another process has claimed the run."""
+        return False
+
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token with which another process returns a result; None without a server."""
+        return None
+
+    async def write_answer(
+        self, run: Any, response: ModelResponse, digest: str, *, can_repair: bool = False, stop: str | None = None
+    ) -> None:
+        """Write the messages since the last answer, the last of which is the model's.
+
+        Args:
+            run: The `Run`.
+            response: The model's response.
+            digest: Digest of the tools that the model was offered.
+            can_repair: Whether the model may correct the answer if it does not fit the output type.
+            stop: Reason why it is the closing answer, if it is.
+
+        Raises:
+            JournalError: the step was not written.
+            CheckpointError: something in the messages cannot be turned into JSON.
+        """
+
+    async def write_begun(self, run: Any, b: Boundary, links: Iterable[SpanContext]) -> None:
+        """Write the ids of the run's span, if it has any; nothing below it can have ended before.
+
+        Raises:
+            JournalError: the step was not written.
+        """
+
+    async def register(self, run: Any, b: Boundary, request: ExternalRequest) -> Registration:
+        """Register a call of another process before its dispatch, and write that it has started.
+
+        Raises:
+            JournalError: the call was not registered.
+        """
+        return "new"
+
+
+NO_JOURNAL: Final = RunJournal()
+"""The journal of all runs that are not durable."""
