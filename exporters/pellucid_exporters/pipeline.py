@@ -99,13 +99,17 @@ def configure(
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
     recorder: Recorder | None = None,
+    set_global: bool = True,
 ) -> Telemetry:
     """Configure where the telemetry of all agents, and of all other OpenTelemetry instrumentation, is sent.
 
-    The same arguments again return the same `Telemetry`. The `OTEL_*` variables hold as OpenTelemetry specifies them:
-    `OTEL_SDK_DISABLED`, `OTEL_SERVICE_NAME` (wins over `service_name`), `OTEL_RESOURCE_ATTRIBUTES`,
-    `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_*`; and `OTEL_{TRACES,METRICS,LOGS}_EXPORTER` (`otlp`,
-    `prometheus`, `console`, `none`) where an argument leaves it open. Values that cannot work are logged as warnings.
+    The same arguments again return the same `Telemetry`. With `set_global=False` each call returns a new one that only
+    those use who are given it, such as `Agent(..., telemetry=telemetry)`; it is theirs to shut down.
+
+    The `OTEL_*` variables hold as OpenTelemetry specifies them: `OTEL_SDK_DISABLED`, `OTEL_SERVICE_NAME` (wins over
+    `service_name`), `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_*`; and
+    `OTEL_{TRACES,METRICS,LOGS}_EXPORTER` (`otlp`, `prometheus`, `console`, `none`) where an argument leaves it open.
+    Values that cannot work are logged as warnings.
 
     Args:
         service_name: Name of this service.
@@ -120,6 +124,8 @@ def configure(
         recorder: `"fast"` for Pellucid's own recorder, `"sdk"` for the OpenTelemetry SDK's, which takes longer and
             records the same; by default `PELLUCID_RECORDER`, else the own one unless only the SDK's can do what the
             environment asks for, such as metrics about the SDK itself.
+        set_global: Whether this is the configuration of the process, which OpenTelemetry's global providers and all
+            agents without one of their own use.
 
     Raises:
         ConfigError: an option cannot work, the port is taken, or another configuration is active.
@@ -136,6 +142,9 @@ def configure(
         resource=resource,
         recorder=resolve_recorder(recorder),
     )
+    if not set_global:
+        _warn_of_variables()
+        return build(settings.effective)
     with _state.lock:
         if _state.telemetry is not None:
             if _state.settings == settings:

@@ -123,14 +123,14 @@ def telemetry_of(*, exports: bool) -> Iterator[Any]:
     """Yield the telemetry of an agent: none, or what `configure(otlp=...)` makes."""
     from bench.sink import sink
     from pellucid import TelemetryOptions
-    from pellucid_exporters.options import Otlp, Settings
-    from pellucid_exporters.pipeline import build
+    from pellucid_exporters import configure
+    from pellucid_exporters.options import Otlp
 
     if not exports:
         yield TelemetryOptions()
         return
     with sink() as endpoint:
-        telemetry = build(Settings(service_name="bench", otlp=Otlp(endpoint=endpoint)))
+        telemetry = configure("bench", otlp=Otlp(endpoint=endpoint), set_global=False)
         try:
             yield telemetry
         finally:

@@ -51,8 +51,8 @@ from pellucid import (
 from pellucid.telemetry import Pipeline
 from pellucid.telemetry.capture import CaptureMode
 from pellucid.testing import FunctionModel
-from pellucid_exporters.options import Otlp, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp
 
 ITERATIONS = 20
 RUNS = 6
@@ -169,7 +169,7 @@ def variants(endpoint: str) -> Iterator[dict[str, Variant]]:
 
     def exporting(size: int, *, logs: bool = True, asks_hub: bool = False, **options: Any) -> Variant:
         otlp = Otlp(endpoint=endpoint, metric_interval=INTERVAL, logs=logs)
-        telemetry = build(Settings(service_name="bench", otlp=otlp, **options))
+        telemetry = configure("bench", otlp=otlp, **options, set_global=False)
         configured.append(telemetry)
         return ours(size, telemetry, lambda: telemetry.flush(60.0), asks_hub=asks_hub)
 

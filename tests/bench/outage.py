@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import anyio
 import anyio.to_thread
 
-from pellucid_exporters.options import Otlp, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp
 from support.burst import RUNS, burst
 from support.rotel_agent import agent_before
 
@@ -25,7 +25,7 @@ ROUNDS = 3
 async def measure(folder: Path, *, outage: bool) -> list[float]:
     """Return how long each run took, in seconds."""
     with agent_before(None, folder) as agent:
-        telemetry = build(Settings(service_name="burst", otlp=Otlp(endpoint=agent.endpoint)))
+        telemetry = configure("burst", otlp=Otlp(endpoint=agent.endpoint), set_global=False)
 
         async with anyio.create_task_group() as tasks:
             if outage:

@@ -24,8 +24,8 @@ import anyio
 
 from bench.iteration import INTERVAL, ours, sample_of
 from bench.sink import sink
-from pellucid_exporters.options import Otlp, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp
 
 HERE: Final = Path(__file__).parents[2]
 PAIRS: Final = 8
@@ -40,7 +40,7 @@ Pair: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 async def measure(endpoint: str, *, asks_hub: bool) -> None:
     """Print the processor time of an iteration in µs, of the loop's thread and of all, for each line of input."""
-    telemetry = build(Settings(service_name="bench", otlp=Otlp(endpoint=endpoint, metric_interval=INTERVAL)))
+    telemetry = configure("bench", otlp=Otlp(endpoint=endpoint, metric_interval=INTERVAL), set_global=False)
     variant = ours(10, telemetry, lambda: telemetry.flush(60.0), asks_hub=asks_hub)
     await variant.run()
     while sys.stdin.readline():

@@ -19,8 +19,8 @@ import anyio
 from pellucid import Agent, DiscoveryProvider, Limits, Message, ModelRequest, ModelResponse, Tool, ToolCall, Usage
 from pellucid.replay import Tape, replay
 from pellucid.testing import FakeHub, FunctionModel
-from pellucid_exporters.options import Settings, resolve_local
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import resolve_local
 
 ITERATIONS = 20
 SIZES = (10, 100, 1000)
@@ -64,7 +64,7 @@ def agent_of(size: int, telemetry: Any) -> Agent:
 
 async def measure(size: int, repeats: int, path: Path) -> bool:
     """Record a run, replay it, print the figures, and return whether they are within the targets."""
-    telemetry = build(Settings(service_name="bench", local=resolve_local(path)))
+    telemetry = configure("bench", local=resolve_local(path), set_global=False)
     agent = agent_of(size, telemetry)
     recorded = await agent.run("go")
     assert recorded.iterations == ITERATIONS

@@ -27,11 +27,9 @@ from opentelemetry.trace import SpanContext
 
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters import Local, StoreReader
+from pellucid_exporters import Local, StoreReader, configure
 from pellucid_exporters.local.maintenance import statistics as statistics_of
 from pellucid_exporters.local.processor import LocalProcessor
-from pellucid_exporters.options import Settings
-from pellucid_exporters.pipeline import build
 from pellucid_exporters.stored.alerts import evaluate
 from pellucid_exporters.testing import capture
 
@@ -206,7 +204,7 @@ def queries(path: Path, large: str) -> Iterator[tuple[str, str]]:
 def in_sight(path: Path) -> Iterator[tuple[str, str]]:
     """Yield how long after its start a boundary is seen by a reader, while nothing else is written."""
     taken = []
-    telemetry = build(Settings(service_name="shop", local=Local(path)))
+    telemetry = configure("shop", local=Local(path), set_global=False)
     tracer, reader = telemetry.tracer_provider.get_tracer(semconv.SCOPE), StoreReader(path)
     for number in range(10):
         attributes = {semconv.RUN_ID: f"{number}", semconv.PHASE: semconv.RUN}

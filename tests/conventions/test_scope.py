@@ -7,8 +7,8 @@ import pytest
 import pellucid
 from pellucid import Agent
 from pellucid.testing import ScriptedModel
-from pellucid_exporters.options import Otlp, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp
 from support.otlp_receiver import LOGS, METRICS, TRACES, otlp_receiver
 
 
@@ -24,7 +24,7 @@ from support.otlp_receiver import LOGS, METRICS, TRACES, otlp_receiver
 def test_each_signal_names_its_scope_with_its_version(signal: str, resources: str, scopes: str) -> None:
     """`pellucid` and the version of the package; no schema, because none that is published has all the names."""
     with otlp_receiver("http/protobuf") as receiver:
-        telemetry = build(Settings(service_name="shop", otlp=Otlp(endpoint=receiver.endpoint)))
+        telemetry = configure("shop", otlp=Otlp(endpoint=receiver.endpoint), set_global=False)
         try:
             Agent("a", model=ScriptedModel("hi"), telemetry=telemetry).run_sync("hi")
         finally:

@@ -16,6 +16,7 @@ from pellucid.durable import open_store
 from pellucid.nats import NATSQueue
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
+from pellucid_exporters import configure
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.sampling.rules import TailSampling
@@ -104,7 +105,7 @@ ask: Final = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
 async def test_no_panel_is_empty_in_a_normal_run() -> None:
     """Each panel shows something when nothing is wrong, on classic and on native histograms."""
     panels = {f"{uid}/{title}": asked for uid, board in BOARDS.items() for title, asked in panel_queries(board).items()}
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
     hub = Hub()
     try:
         with servers(telemetry) as found:
@@ -166,7 +167,7 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
 
 async def test_exemplars_of_queries_lead_to_traces(tmp_path: Path) -> None:
     """Each query that shows exemplars gets some, with the id of a trace, from classic and from native histograms."""
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
     hub = Hub()
     left = [each for board in BOARDS.values() for each in queries(board) if each.exemplar]
     assert left

@@ -32,8 +32,8 @@ from pellucid.cli import main
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_dashboards.relay.enriching import Relay
 from pellucid_dashboards.relay.server import MOST_BYTES, RelayServer
-from pellucid_exporters.options import Otlp, Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from support.alertmanager_server import alertmanager_server, alerts_of, post, serving, webhook
 from support.otlp_receiver import otlp_receiver
 from support.processes import PATIENCE
@@ -378,7 +378,7 @@ async def test_a_page_has_a_trace_that_the_collector_has(tmp_path: Path) -> None
     ask = anyio.to_thread.run_sync
     with otlp_receiver("http/protobuf") as receiver, webhook() as hook:
         otlp = Otlp(endpoint=receiver.endpoint, metrics=False, logs=False)
-        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=Prometheus(port=0)))
+        telemetry = configure("shop", otlp=otlp, prometheus=Prometheus(port=0), set_global=False)
         try:
             with anyio.fail_after(100), servers(tmp_path, telemetry, hook) as alertmanager:
                 await run_on_a_slow_hub(telemetry)

@@ -11,8 +11,8 @@ import pytest
 from pellucid import Agent, DiscoveryProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_dashboards.rules import Thresholds, render
-from pellucid_exporters.options import Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Prometheus
 from support.prometheus_server import PrometheusServer, prometheus_server, scrape_config
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def test_histograms_of_another_kind_are_not_new(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(render(scale=0.01))
     count = "pellucid_tool_discovery_duration_seconds"
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
     try:
         provider = DiscoveryProvider(FakeHub(), id="hub", ttl=0)
         for _ in range(50):
@@ -93,7 +93,7 @@ async def test_hubs_that_misbehave_are_told_of(features: list[str], tmp_path: Pa
         "careless": DiscoveryProvider(FakeHub(latency=0.15), id="careless", ttl=0),
         "hangs": DiscoveryProvider(FakeHub(latency=600), id="hangs", timeout=600, objective=0.1),
     }
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
     try:
         config = watching(telemetry, rules)
         with prometheus_server(config, features=["exemplar-storage", *features]) as server, anyio.fail_after(200):

@@ -13,8 +13,8 @@ import trustme
 
 from pellucid import Agent, DiscoveryProvider
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.options import Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Prometheus
 from support.doctor import Doctor, doctor
 from support.hubs import named
 from support.prometheus_server import PrometheusServer, prometheus_server, scrape_config
@@ -53,7 +53,7 @@ SENT = {"version": "3.8.0", "activeTargets": [], "result": [{"metric": {"job": "
 @contextmanager
 def application(*, runs: int = 1, options: Prometheus | None = None) -> Iterator[Telemetry]:
     """Run an agent on a hub, and serve its metrics."""
-    telemetry = build(Settings(service_name="shop", prometheus=options or Prometheus(port=0)))
+    telemetry = configure("shop", prometheus=options or Prometheus(port=0), set_global=False)
     try:
         for _ in range(runs):
             provider = DiscoveryProvider(FakeHub([*named("search")]), id="hub")

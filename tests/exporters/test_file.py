@@ -22,10 +22,8 @@ from pellucid import Agent, CapturePolicy, Identity, ToolCall, ToolError, tool
 from pellucid.errors import ConfigError
 from pellucid.events import EVENTS
 from pellucid.testing import ScriptedModel
-from pellucid_exporters import File, TailSampling
+from pellucid_exporters import File, TailSampling, configure
 from pellucid_exporters.file.records import NEVER_WRITTEN, lines_of
-from pellucid_exporters.options import Settings
-from pellucid_exporters.pipeline import build
 from support.canaries import SCENES, escaped
 from support.files import emit, lines, names, text, writing_to
 from support.processes import run_python
@@ -264,7 +262,7 @@ def test_paths_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ("x" * 300, "too long"),
     ):
         with pytest.raises(ConfigError, match=why):
-            build(Settings(service_name="shop", file=File(tmp_path / name)))
+            configure("shop", file=File(tmp_path / name), set_global=False)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "pipe"]
 
 

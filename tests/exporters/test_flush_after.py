@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from opentelemetry import trace
 
-from pellucid_exporters import Otlp
-from pellucid_exporters.options import Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import Otlp, configure
 from pellucid_exporters.serverless import flush_after
 from support.otlp_receiver import attributes_of, otlp_receiver
 
@@ -90,7 +88,7 @@ def silent_collector() -> Iterator[str]:
 
 def test_the_time_that_is_left_is_the_limit(silent_collector: str, caplog: pytest.LogCaptureFixture) -> None:
     """An invocation that fails raises its own error; a collector that does not answer is logged."""
-    telemetry = build(Settings(service_name="orders", otlp=Otlp(endpoint=silent_collector)))
+    telemetry = configure("orders", otlp=Otlp(endpoint=silent_collector), set_global=False)
 
     @flush_after(telemetry, timeout=600)
     def handler(event: str, context: Context) -> str:

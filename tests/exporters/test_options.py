@@ -12,6 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid.errors import ConfigError
+from pellucid_exporters import configure
 from pellucid_exporters.options import (
     Otlp,
     Prometheus,
@@ -20,7 +21,6 @@ from pellucid_exporters.options import (
     resolve_otlp,
     resolve_prometheus,
 )
-from pellucid_exporters.pipeline import build
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
 from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.spans import RecorderTracerProvider
@@ -136,6 +136,6 @@ def test_recorder_that_can_what_is_needed(monkeypatch: pytest.MonkeyPatch, caplo
 
 def recorder_of(chosen: Recorder | None) -> tuple[type, type]:
     """Return the providers that `configure` makes."""
-    telemetry = build(Settings(service_name="shop", recorder=chosen))
+    telemetry = configure("shop", recorder=chosen, set_global=False)
     telemetry.shutdown()
     return type(telemetry.tracer_provider), type(telemetry.meter_provider)

@@ -14,9 +14,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from pellucid import semconv
-from pellucid_exporters.options import Otlp, Prometheus, Settings
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from pellucid_exporters.otlp.batches import MAX_REQUEST
-from pellucid_exporters.pipeline import build
 from support.otlp_receiver import LOGS, METRICS, TRACES, Received, Receiver, attributes_of, otlp_receiver
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def receiver(protocol: OtlpProtocol) -> Iterator[Receiver]:
 def telemetry(receiver: Receiver, protocol: OtlpProtocol) -> Iterator[Telemetry]:
     """A pipeline to that collector, with no global state."""
     otlp = Otlp(endpoint=receiver.endpoint, protocol=protocol, headers={"X-Tenant": "acme"}, timeout=2.0)
-    built = build(Settings(service_name="shop", otlp=otlp, resource={"deployment.environment.name": "test"}))
+    built = configure("shop", otlp=otlp, resource={"deployment.environment.name": "test"}, set_global=False)
     yield built
     built.shutdown()
 
@@ -124,7 +124,7 @@ def test_exponential_histograms_with_exemplars(telemetry: Telemetry, receiver: R
 def test_exemplars_are_few_and_one_is_the_slowest(receiver: Receiver, protocol: OtlpProtocol, recorder: Any) -> None:
     """Of many measurements the largest is an exemplar of each export, with three others, in the order of time."""
     otlp = Otlp(endpoint=receiver.endpoint, protocol=protocol)
-    telemetry = build(Settings(service_name="shop", otlp=otlp, recorder=recorder))
+    telemetry = configure("shop", otlp=otlp, recorder=recorder, set_global=False)
     meter = telemetry.meter_provider.get_meter(semconv.SCOPE)
     histogram = meter.create_histogram("wait", "s")
     tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
@@ -151,7 +151,7 @@ def test_histograms_of_one_name_in_two_scopes_are_no_conflict(recorder: Any, cap
     """Two libraries may measure under one name, such as `http.server.request.duration`: nothing is logged of it."""
     with otlp_receiver("http/protobuf") as receiver:
         otlp, prometheus = Otlp(endpoint=receiver.endpoint), Prometheus(port=0)
-        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=prometheus, recorder=recorder))
+        telemetry = configure("shop", otlp=otlp, prometheus=prometheus, recorder=recorder, set_global=False)
         for scope in ("library", "another"):
             telemetry.meter_provider.get_meter(scope).create_histogram("wait", "s").record(1.0)
         assert telemetry.flush()
@@ -165,7 +165,7 @@ def test_an_exemplar_does_not_keep_its_span_alive(recorder: Any) -> None:
     """Spans with all of their content are free when they have ended, not at the next export."""
     with otlp_receiver("http/protobuf") as receiver:
         otlp = Otlp(endpoint=receiver.endpoint, traces=False)
-        telemetry = build(Settings(service_name="shop", otlp=otlp, recorder=recorder))
+        telemetry = configure("shop", otlp=otlp, recorder=recorder, set_global=False)
         histogram = telemetry.meter_provider.get_meter(semconv.SCOPE).create_histogram("wait", "s")
         with telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_as_current_span("wait") as span:
             histogram.record(1.0)
@@ -326,10 +326,8 @@ def test_a_refusing_collector_is_counted(
 @pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
 def test_signals_can_be_left_out(receiver: Receiver, protocol: OtlpProtocol, signal: str) -> None:
     """Each signal is sent only if it is wanted."""
-    wanted = {name: name == signal for name in ("traces", "metrics", "logs")}
-    telemetry = build(
-        Settings(service_name="shop", otlp=Otlp(endpoint=receiver.endpoint, protocol=protocol, **wanted))  # type: ignore[arg-type]  # mypy cannot match ** to names
-    )
+    wanted: dict[str, Any] = {name: name == signal for name in ("traces", "metrics", "logs")}
+    telemetry = configure("shop", otlp=Otlp(endpoint=receiver.endpoint, protocol=protocol, **wanted), set_global=False)
     try:
         telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("run").end()
         telemetry.meter_provider.get_meter(semconv.SCOPE).create_counter("test.count").add(1)

@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from pellucid import ConfigError, semconv
-from pellucid_exporters.options import Otlp, Settings, resolve_otlp
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, resolve_otlp
 from support.otlp_receiver import Receiver, Tls, otlp_receiver
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _quiet(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 def arrives(options: Otlp | None, receiver: Receiver) -> bool:
     """Send one span, and return whether it arrived."""
-    telemetry = build(Settings(service_name="shop", otlp=options))
+    telemetry = configure("shop", otlp=options, set_global=False)
     try:
         telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("sent").end()
         telemetry.flush(4.0)
@@ -95,7 +95,7 @@ def test_compression(protocol: OtlpProtocol, compression: OtlpCompression) -> No
     """What is compressed arrives all the same; gRPC knows no deflate."""
     if (protocol, compression) == ("grpc", "deflate"):
         with pytest.raises(ConfigError, match="use gzip or none"):
-            build(Settings(service_name="shop", otlp=Otlp(protocol=protocol, compression=compression)))
+            configure("shop", otlp=Otlp(protocol=protocol, compression=compression), set_global=False)
         return
     with otlp_receiver(protocol) as receiver:
         assert arrives(Otlp(endpoint=receiver.endpoint, protocol=protocol, compression=compression), receiver)

@@ -14,15 +14,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from pellucid import semconv
+from pellucid import Agent, semconv
+from pellucid.telemetry.pipeline import current_default
+from pellucid.testing import ScriptedModel
+from pellucid_exporters import configure
 from pellucid_exporters.console import Console
 from pellucid_exporters.options import (
     Otlp,
     Prometheus,
-    Settings,
 )
-from pellucid_exporters.pipeline import build
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
 from support.ports import free_port
@@ -79,12 +82,11 @@ def test_a_dead_collector_holds_nobody_up(
     """
     before = set(threading.enumerate())
     with collector() as endpoint, caplog.at_level(logging.CRITICAL):
-        telemetry = build(
-            Settings(
-                service_name="shop",
-                otlp=Otlp(endpoint=endpoint, protocol=protocol, timeout=60.0),
-                prometheus=Prometheus(port=0),
-            )
+        telemetry = configure(
+            "shop",
+            otlp=Otlp(endpoint=endpoint, protocol=protocol, timeout=60.0),
+            prometheus=Prometheus(port=0),
+            set_global=False,
         )
         emit(telemetry)
         started = time.monotonic()
@@ -112,7 +114,7 @@ def test_spans_for_which_there_is_no_room_are_counted(
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
     with silent_collector() as endpoint, caplog.at_level(logging.CRITICAL):
         otlp = Otlp(endpoint=endpoint, metrics=False, logs=False, timeout=60.0)
-        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=Prometheus(port=0)))
+        telemetry = configure("shop", otlp=otlp, prometheus=Prometheus(port=0), set_global=False)
         tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         for _ in range(99):
             tracer.start_span("fits").end()
@@ -136,7 +138,7 @@ def dropped(telemetry: Telemetry) -> float:
 def test_runs_are_shown_in_the_terminal() -> None:
     """With a console, each run is written when it ends, and nothing else is started."""
     stream = io.StringIO()
-    telemetry = build(Settings(service_name="shop", console=Console(stream=stream, live=False)))
+    telemetry = configure("shop", console=Console(stream=stream, live=False), set_global=False)
     try:
         tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         attributes = {semconv.OPERATION_NAME: semconv.INVOKE_AGENT, semconv.PHASE: semconv.RUN}
@@ -152,7 +154,7 @@ def test_runs_are_shown_in_the_terminal() -> None:
 def test_shutdown_delivers_what_is_waiting() -> None:
     """Nothing has to be flushed before a shutdown."""
     with otlp_receiver("http/protobuf") as receiver:
-        telemetry = build(Settings(service_name="shop", otlp=Otlp(endpoint=receiver.endpoint)))
+        telemetry = configure("shop", otlp=Otlp(endpoint=receiver.endpoint), set_global=False)
         emit(telemetry, "last words")
         telemetry.shutdown()
         assert [span.name for span in receiver.spans] == ["last words"]
@@ -418,3 +420,30 @@ def test_a_child_forked_during_an_export_of_metrics_exports_its_own() -> None:
         os._exit(0)
         """
     )
+
+
+def test_a_configuration_that_is_not_that_of_the_process() -> None:
+    """Each call returns a new one, beside that of the process; OpenTelemetry's global providers stay."""
+    before = trace.get_tracer_provider(), metrics.get_meter_provider()
+    first, second = (configure("shop", set_global=False) for _ in range(2))
+    assert first.tracer_provider is not second.tracer_provider
+    assert current_default() not in (first, second)
+    assert (trace.get_tracer_provider(), metrics.get_meter_provider()) == before
+    agent = Agent("a", model=ScriptedModel("done"), telemetry=first)
+    ended: list[str] = []
+    first.tracer_provider.add_span_processor(Ended(ended))
+    assert agent.run_sync("go").output == "done"
+    assert "invoke_agent a" in ended
+    for telemetry in (first, second):
+        telemetry.shutdown()
+
+
+class Ended(SpanProcessor):
+    """Names of the spans that have ended."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Note a name."""
+        self.names.append(span.name)

@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid_exporters.options import Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Prometheus
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.families import to_classic
 from pellucid_exporters.prometheus.naming import to_labels, to_name
@@ -45,7 +45,7 @@ DISCOVERY = "pellucid_tool_discovery_duration_seconds"
 @pytest.fixture
 def telemetry() -> Iterator[Telemetry]:
     """A pipeline that serves `/metrics` on a free port, with no global state."""
-    built = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    built = configure("shop", prometheus=Prometheus(port=0), set_global=False)
     yield built
     built.shutdown()
 
@@ -335,7 +335,7 @@ def test_a_taken_port_is_refused() -> None:
         port = taken.getsockname()[1]
         registry = CollectorRegistry()
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} failed: .*; stop what uses port {port}, or"):
-            build(Settings(service_name="shop", prometheus=Prometheus(port=port, registry=registry)))
+            configure("shop", prometheus=Prometheus(port=port, registry=registry), set_global=False)
         assert generate_latest(registry) == b""
 
 
@@ -343,7 +343,7 @@ def test_a_registry_of_the_application() -> None:
     """Metrics join a given registry and leave it at shutdown; without a port nothing is served."""
     registry = CollectorRegistry()
     Gauge("app_level", "Level", registry=registry).set(3)
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=None, registry=registry)))
+    telemetry = configure("shop", prometheus=Prometheus(port=None, registry=registry), set_global=False)
     assert telemetry.prometheus_url is None
     assert b"target_info" in generate_latest(registry)
     telemetry.shutdown()

@@ -31,9 +31,8 @@ from starlette.routing import Mount
 from pellucid import Agent, TelemetryOptions
 from pellucid.errors import ConfigError
 from pellucid.testing import ScriptedModel
-from pellucid_exporters import MetricsApp, PrometheusReader
+from pellucid_exporters import MetricsApp, PrometheusReader, configure
 from pellucid_exporters.options import Prometheus, Settings
-from pellucid_exporters.pipeline import build
 from pellucid_exporters.prometheus.exposition import negotiate
 from support.metrics_proto import PROTOBUF, decode
 from support.openmetrics import OPENMETRICS
@@ -50,7 +49,7 @@ TOKEN = "a-token-that-nobody-guesses"
 @contextmanager
 def serving(**options: Any) -> Iterator[Configured]:
     """A pipeline that serves `/metrics` on a free port."""
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(**{"port": 0, **options})))
+    telemetry = configure("shop", prometheus=Prometheus(**{"port": 0, **options}), set_global=False)
     try:
         yield telemetry
     finally:
@@ -344,7 +343,7 @@ def test_the_wsgi_app_of_a_configuration() -> None:
         )
         # The registry itself, as the application may already serve it, has the same without native histograms.
         assert b"jobs_total 1.0" in call_wsgi(make_wsgi_app(registry), OPENMETRICS)
-    assert build(Settings(service_name="shop")).metrics_app is None
+    assert configure("shop", set_global=False).metrics_app is None
 
 
 def test_a_reader_that_no_provider_has_says_so(caplog: pytest.LogCaptureFixture) -> None:

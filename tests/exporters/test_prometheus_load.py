@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from pellucid import Agent, DiscoveryProvider, Tool, ToolCall
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.options import Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Prometheus
 from support.metrics_proto import PROTOBUF, decode, native_buckets
 from support.openmetrics import OPENMETRICS, fetch_bytes
 
@@ -100,7 +100,7 @@ class Scraper(threading.Thread):
 @pytest.mark.anyio
 async def test_scrapes_during_many_runs() -> None:
     """Each scrape in each format is whole, counts never fall, and in the end they are those of the spans."""
-    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
     spans = InMemorySpanExporter()
     telemetry.tracer_provider.add_span_processor(SimpleSpanProcessor(spans))
     url = telemetry.prometheus_url

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pellucid import Agent, CapturePolicy, Limits, Message, ModelError, RunTimeout, Tool, ToolCall, Usage, semconv
 from pellucid.models import ModelResponse
 from pellucid.testing import FunctionModel, ScriptedModel
-from pellucid_exporters.options import Otlp, Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from pellucid_exporters.testing import capture, check_telemetry
 from support.clock import SOON, outlast
 from support.openmetrics import fetch_bytes
@@ -49,7 +49,7 @@ async def test_many_huge_values_arrive(protocol: OtlpProtocol) -> None:
     policy = CapturePolicy("full", max_bytes=128 * 1024, max_span_bytes=256 * 1024)
     with anyio.fail_after(100), otlp_receiver(protocol) as receiver:
         otlp = Otlp(endpoint=receiver.endpoint, protocol=protocol)
-        telemetry = build(Settings(service_name="s", otlp=otlp, capture=policy))
+        telemetry = configure("s", otlp=otlp, capture=policy, set_global=False)
         try:
             tools = [returning("x" * 11_000_000, "huge"), returning("y" * 100_000, "big")]
             steps: list[Any] = [ToolCall("huge"), *[[ToolCall("big") for _ in range(25)] for _ in range(20)], "done"]
@@ -95,7 +95,7 @@ async def test_names_that_models_answer_under_are_few_labels() -> None:
         return ModelResponse(message=Message("assistant", "x"), usage=usage, model=next(answers))
 
     with anyio.fail_after(60):
-        telemetry = build(Settings(service_name="s", prometheus=Prometheus(port=0)))
+        telemetry = configure("s", prometheus=Prometheus(port=0), set_global=False)
         try:
             agent = Agent("a", model=FunctionModel(answer), telemetry=telemetry)
             for _ in names:
@@ -157,7 +157,7 @@ async def test_ids_in_errors_are_no_labels(telemetry: Captured) -> None:
 async def test_values_that_formats_do_not_know(value: Any) -> None:
     """Numbers beyond 64 bits, no numbers, halves of characters and control characters are exported all the same."""
     with anyio.fail_after(60), otlp_receiver("http/protobuf") as receiver:
-        telemetry = build(Settings(service_name="s", otlp=Otlp(endpoint=receiver.endpoint, protocol="http/protobuf")))
+        telemetry = configure("s", otlp=Otlp(endpoint=receiver.endpoint, protocol="http/protobuf"), set_global=False)
         try:
             model = ScriptedModel(ToolCall("t", {"value": value}), "x")
             result = await Agent("a", model=model, tools=[returning({"value": str(value)})], telemetry=telemetry).run(

@@ -32,9 +32,8 @@ from pellucid.events import ToolsQuarantined
 from pellucid.mcp import MCPProvider
 from pellucid.telemetry import Scope
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters import configure
 from pellucid_exporters.console import Console
-from pellucid_exporters.options import Settings
-from pellucid_exporters.pipeline import build
 from support.mcp_servers import listing_server, tool_of
 from support.runs import attributes, within
 
@@ -90,7 +89,7 @@ async def test_texts_of_hubs_do_not_act_on_the_terminal(*, live: bool) -> None:
     """Neither definitions nor arguments, results and errors; markup is shown as it is."""
     stream = io.StringIO()
     console = Console(content=True, live=live, color=False, stream=stream)
-    telemetry = build(Settings(service_name="s", console=console))
+    telemetry = configure("s", console=console, set_global=False)
     try:
         await within(evil_agent(telemetry=telemetry).run("x"), 30)
     finally:

@@ -15,8 +15,8 @@ import pytest
 
 from pellucid import Agent, semconv
 from pellucid.testing import ScriptedModel
-from pellucid_exporters.options import Otlp, Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
 from support.ports import free_port
@@ -42,7 +42,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 def sending_to(endpoint: str, *, timeout: float = 0.5) -> Iterator[Telemetry]:
     """Send spans and log records there, and serve metrics."""
     otlp = Otlp(endpoint=endpoint, timeout=timeout, metrics=False)
-    telemetry = build(Settings(service_name="s", otlp=otlp, prometheus=Prometheus(port=0)))
+    telemetry = configure("s", otlp=otlp, prometheus=Prometheus(port=0), set_global=False)
     try:
         yield telemetry
     finally:

@@ -15,8 +15,8 @@ import pytest
 from pellucid import Agent, DiscoveryProvider, RunResult, Tool, ToolCall, semconv
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.options import Otlp, Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from support.openmetrics import scrape, values
 from support.otlp_receiver import attributes_of, otlp_receiver
 
@@ -42,7 +42,7 @@ def observed(protocol: str) -> Iterator[tuple[Telemetry, Receiver]]:
     """A pipeline to a collector and to `/metrics`, without global state."""
     with otlp_receiver(protocol) as receiver:
         otlp = Otlp(endpoint=receiver.endpoint, protocol=protocol)  # type: ignore[arg-type]  # a parameter of the test
-        telemetry = build(Settings(service_name="main-job", otlp=otlp, prometheus=Prometheus(port=0)))
+        telemetry = configure("main-job", otlp=otlp, prometheus=Prometheus(port=0), set_global=False)
         try:
             yield telemetry, receiver
         finally:

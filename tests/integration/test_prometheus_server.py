@@ -12,8 +12,8 @@ import pytest
 
 from pellucid import Agent, DiscoveryProvider, Tool, semconv
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.options import Otlp, Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from support.otlp_receiver import attributes_of, otlp_receiver
 from support.prometheus_server import prometheus_server, scrape_config
 
@@ -56,7 +56,7 @@ async def test_both_formats_tell_the_same_truth() -> None:
     """Native p95 is within 5 % of the spans', counts are equal, and exemplars of both lead to exported spans."""
     with otlp_receiver("http/protobuf") as receiver:
         otlp = Otlp(endpoint=receiver.endpoint, metrics=False, logs=False)
-        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=Prometheus(port=0)))
+        telemetry = configure("shop", otlp=otlp, prometheus=Prometheus(port=0), set_global=False)
         try:
             assert telemetry.prometheus_url is not None
             config = {"scrape_configs": [scrape_config(telemetry.prometheus_url)]}

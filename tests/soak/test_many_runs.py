@@ -39,8 +39,8 @@ from pellucid import (
 )
 from pellucid.concurrency.tasks import running
 from pellucid.tools.catalog_cache import MOST
-from pellucid_exporters.options import Otlp, Prometheus, Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import configure
+from pellucid_exporters.options import Otlp, Prometheus
 from pellucid_exporters.testing import FIRST_READING
 from support.metrics_proto import PROTOBUF, decode
 from support.openmetrics import fetch_bytes, scrape
@@ -353,7 +353,7 @@ async def test_many_runs_leave_nothing_behind(
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "50000")
     with otlp_receiver("http/protobuf") as receiver:
         otlp = Otlp(endpoint=receiver.endpoint, protocol="http/protobuf")
-        telemetry = build(Settings(service_name="soak", otlp=otlp, prometheus=Prometheus(port=0)))
+        telemetry = configure("soak", otlp=otlp, prometheus=Prometheus(port=0), set_global=False)
         try:
             balance = Balance()
             telemetry.tracer_provider.add_span_processor(balance)

@@ -12,9 +12,7 @@ import pytest
 
 from pellucid import Agent, CapturePolicy, Decision, Message, ToolCall, tool
 from pellucid.testing import FunctionModel
-from pellucid_exporters import File, Otlp
-from pellucid_exporters.options import Settings
-from pellucid_exporters.pipeline import build
+from pellucid_exporters import File, Otlp, configure
 from stack.compose import PROGRAMS
 from stack.scene import until
 from support import scene
@@ -136,13 +134,12 @@ async def run_everything(telemetry: Any) -> None:
 async def test_every_span_is_whole(stack: Stack, jaeger: Jaeger, tmp_path: Path, protocol: Any, port: int) -> None:
     """Each span of a run is in Jaeger as the file has it, with attributes, events, links, and its resource."""
     file = tmp_path / "spans.jsonl"
-    telemetry = build(
-        Settings(
-            service_name="compared",
-            otlp=Otlp(endpoint=stack["otel-collector"].url(port=port), protocol=protocol),
-            file=File(file, types=["span"]),
-            capture=CapturePolicy(mode="full"),
-        )
+    telemetry = configure(
+        "compared",
+        otlp=Otlp(endpoint=stack["otel-collector"].url(port=port), protocol=protocol),
+        file=File(file, types=["span"]),
+        capture=CapturePolicy(mode="full"),
+        set_global=False,
     )
     await run_everything(telemetry)
     assert telemetry.flush(30)
@@ -202,7 +199,7 @@ def test_the_search_of_a_message_finds_traces(stack: Stack, jaeger: Jaeger, tmp_
 @pytest.mark.short
 async def test_a_run_is_found_by_its_ids(stack: Stack, jaeger: Jaeger) -> None:
     """A search for the run's id, or the conversation's, as both are in logs and results, finds its trace only."""
-    telemetry = build(Settings(service_name="found", otlp=Otlp(endpoint=stack["otel-collector"].url(port=4318))))
+    telemetry = configure("found", otlp=Otlp(endpoint=stack["otel-collector"].url(port=4318)), set_global=False)
     run = await scene.agent(telemetry=telemetry).run("go", identity=scene.WHO)
     telemetry.shutdown(30)
     for tags in ({"pellucid.run.id": run.run_id}, {"gen_ai.conversation.id": scene.WHO.conversation_id}):
