@@ -153,7 +153,7 @@ def code_lines(source: str) -> int:
 
 
 def installed() -> int:
-    """Return the number of packages that `pip install pellucid` brings on this platform, itself included."""
+    """Return the number of packages that `pip install pellucid` brings on this platform."""
     pending, found = ["pellucid"], set[str]()
     for name in pending:  # which grows
         if (name := re.sub(r"[-_.]+", "-", name).lower()) in found:
@@ -163,7 +163,7 @@ def installed() -> int:
             text, _, marker = requirement.partition(";")
             if _applies(marker):
                 pending.append(re.split(r"[^\w.-]", text.strip(), maxsplit=1)[0])
-    return len(found)
+    return len(found) - 1
 
 
 def _applies(marker: str) -> bool:

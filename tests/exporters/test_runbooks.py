@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -64,6 +65,19 @@ def test_labels_add_no_markup() -> None:
     assert hostile.tags - plain.tags == {"dl", "dt", "dd"}
     assert hostile.links == plain.links
     assert f"discover_tools {HOSTILE}" in hostile.text
+
+
+def test_without_the_extra_a_runbook_is_shown_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the labels as text, and what to install."""
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    runbook_html._markdown.cache_clear()
+    try:
+        read = Read(runbook_html.page("ToolHubSlow", {"pellucid_provider_id": HOSTILE}))
+    finally:
+        runbook_html._markdown.cache_clear()
+    assert f"discover_tools {HOSTILE}" in read.text
+    assert "pip install 'pellucid[view]' formats this text." in read.text
+    assert read.links == ["./"]
 
 
 def test_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

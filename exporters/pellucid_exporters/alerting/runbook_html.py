@@ -27,6 +27,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
 """
 
+_UNFORMATTED: Final = "pip install 'pellucid[view]' formats this text."
+
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 )
@@ -36,11 +38,15 @@ CONTENT_SECURITY_POLICY: Final = (
 def body(name: str, labels: Mapping[str, str]) -> str:
     """Return a runbook as HTML, without a page around it; labels cannot add markup.
 
+    Without the extra `view` it is the text as it is written.
+
     Raises:
         ConfigError: there is no such runbook.
     """
-    renderer = _markdown()
-    tokens = renderer.parse(section(name))
+    text = section(name)
+    if (renderer := _markdown()) is None:
+        return f"<pre>{html.escape(filled(text, labels))}</pre>\n<p>{html.escape(_UNFORMATTED)}</p>\n"
+    tokens = renderer.parse(text)
     for token in tokens:
         if token.children:
             token.children = _linked(token.children)
@@ -77,9 +83,11 @@ def _page(title: str, content: str) -> str:
 
 
 @functools.cache
-def _markdown() -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
+def _markdown() -> MarkdownIt | None:
+    try:
+        from markdown_it import MarkdownIt
+    except ModuleNotFoundError:
+        return None
     return MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
