@@ -22,7 +22,7 @@ PellucidError
 │  └─ AlreadyResumed              the checkpoint was resumed before; carries checkpoint_id
 ├─ CircuitOpen                    a circuit breaker rejected a call; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
-├─ StoreError                     a store of durable runs refused an operation
+├─ StoreError                     a store refused an operation, or a file is no store
 │  ├─ StoreUnavailable            its database did not answer; carries is_outcome_unknown
 │  ├─ Fenced                      the claim of a run was lost; carries run_id, fence, current_fence, status
 │  ├─ IdempotencyConflict         the id or key belongs to another request; carries run_id, key
@@ -351,7 +351,7 @@ class AlreadyResumed(CheckpointError):
 
 
 class StoreError(PellucidError):
-    """A store of durable runs refused an operation. Nothing was written."""
+    """A store of durable runs refused an operation, and nothing was written; or a file is no store that can be used."""
 
     error_type = "store_error"
 

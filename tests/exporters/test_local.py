@@ -20,12 +20,11 @@ from opentelemetry import trace
 
 from pellucid import Agent, CapturePolicy, DiscoveryProvider, Tool, ToolCall, ToolError, ToolRegistry, semconv, tool
 from pellucid.durable import SQLiteStore
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, StoreError
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.store.command import COMMAND
 from pellucid_exporters import Local, StoreReader, TailSampling
 from pellucid_exporters.local import schema
-from pellucid_exporters.local.schema import StoreError
 from support.local_store import counted, emit, eventually, storing
 from support.openmetrics import scrape
 from support.processes import PATIENCE

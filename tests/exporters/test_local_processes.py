@@ -17,10 +17,10 @@ import anyio.to_thread
 import pytest
 
 from pellucid import Agent
+from pellucid.errors import StoreError
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.local.maintenance import compact
-from pellucid_exporters.local.schema import StoreError
 from pellucid_exporters.stored.durations import end_of, took
 from support.local_store import counted, emit, eventually, storing
 from support.processes import PATIENCE, command, run_python

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pellucid.errors import StoreError
 from pellucid.replay import Tape, replay_sync
 from pellucid_exporters import StoreReader
-from pellucid_exporters.local.schema import StoreError
 from support.local_store import eventually
 from support.processes import command
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pellucid_exporters.local.database import Database
 from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.retention import Retention, content_bytes
-from pellucid_exporters.local.schema import StoreError
+from pellucid_exporters.local.schema import UnusableStore
 
 TABLES: Final = ("runs", "spans", "starts", "bodies", "catalogs", "hub_minutes", "hub_requests", "events")
 
@@ -51,7 +51,7 @@ def compact(path: Path, max_age: float | None, max_bytes: float | None) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("VACUUM")
     except (OSError, sqlite3.Error) as error:
-        raise StoreError(f"the store {str(path)!r} cannot be compacted ({error}); try again later") from error
+        raise UnusableStore(f"the store {str(path)!r} cannot be compacted ({error}); try again later") from error
 
 
 def _time(nanoseconds: int | None) -> str | None:

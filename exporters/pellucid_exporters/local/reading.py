@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from pellucid_exporters.local.schema import VERSION, StoreError, migrate, version_of
+from pellucid_exporters.local.schema import VERSION, UnusableStore, migrate, version_of
 
 _WAIT: Final = 5.0
 """Seconds to wait for a writer that migrates the store."""
@@ -24,7 +24,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         StoreError: the file is missing, damaged, no store, from a newer version, or from an older one and read-only.
     """
     if not path.is_file():
-        raise StoreError(f"there is no store {str(path)!r}; write one with configure(..., local=True), or name another")
+        raise UnusableStore(
+            f"there is no store {str(path)!r}; write one with configure(..., local=True), or name another"
+        )
     try:
         connection = _opened(path)
         if version_of(connection, path) < VERSION:
@@ -56,7 +58,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _refuse_empty(connection: sqlite3.Connection, path: Path) -> None:
     if version_of(connection, path) == 0:
-        raise StoreError(f"{str(path)!r} is empty, not a telemetry store; name another file")
+        raise UnusableStore(f"{str(path)!r} is empty, not a telemetry store; name another file")
 
 
 def _upgrade(path: Path) -> None:
@@ -64,11 +66,11 @@ def _upgrade(path: Path) -> None:
         with closing(sqlite3.connect(path, timeout=_WAIT, isolation_level=None)) as connection:
             migrate(connection, path)
     except sqlite3.Error as error:
-        raise StoreError(
+        raise UnusableStore(
             f"the store {str(path)!r} has an older schema and cannot be migrated ({error}); allow this process to "
             f"write to it once, or copy it"
         ) from error
 
 
-def _unreadable(path: Path, error: Exception) -> StoreError:
-    return StoreError(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged")
+def _unreadable(path: Path, error: Exception) -> UnusableStore:
+    return UnusableStore(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged")

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, StoreError
 
 LARGEST: Final = 2**63 - 1
 """Largest integer of SQLite."""
@@ -94,7 +94,7 @@ _DURABLE: Final = {"runs", "calls", "journal", "schema_version"}
 VERSION: Final = len(MIGRATIONS)
 
 
-class StoreError(ConfigError):
+class UnusableStore(StoreError, ConfigError):
     """A file is not a store that this version can use."""
 
 
@@ -112,10 +112,10 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
             kind = "another database; name another file"
             if _DURABLE.issubset(name for (name,) in connection.execute("SELECT name FROM sqlite_master")):
                 kind = "a store of durable runs, which `pellucid serve --store` and open_store read; name another file"
-            raise StoreError(f"{str(path)!r} is not a telemetry store but {kind}")
+            raise UnusableStore(f"{str(path)!r} is not a telemetry store but {kind}")
         return 0
     if version > VERSION:
-        raise StoreError(
+        raise UnusableStore(
             f"{str(path)!r} has version {version} of the store's schema, and this release of Pellucid knows versions "
             f"up to {VERSION}; upgrade Pellucid, or name another file"
         )

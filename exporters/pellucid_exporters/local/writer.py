@@ -19,7 +19,7 @@ from pellucid_exporters.local.processes import HEARTBEAT, this_process
 from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
 from pellucid_exporters.local.retention import Retention
 from pellucid_exporters.local.run_rows import changes_of
-from pellucid_exporters.local.schema import StoreError
+from pellucid_exporters.local.schema import UnusableStore
 from pellucid_exporters.local.shapes import definition_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ class StoreWriter:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
-                raise StoreError(f"{str(self._path)!r} is not a telemetry store, or a damaged one; move it") from error
+                raise UnusableStore(
+                    f"{str(self._path)!r} is not a telemetry store, or a damaged one; move it"
+                ) from error
             if code not in _PASSING:
                 raise ConfigError(f"local={str(self._path)!r} cannot be written to ({error})") from error
         finally:
@@ -121,7 +123,7 @@ class StoreWriter:
 
     def close(self) -> None:
         """Say that this process writes no more, and close the store."""
-        with suppress(OSError, sqlite3.Error, StoreError):
+        with suppress(OSError, sqlite3.Error, UnusableStore):
             if self._process_id is not None:
                 with self._database.transaction() as connection:
                     connection.execute(
