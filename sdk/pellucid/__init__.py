@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from pellucid.module_names import load_from, module_getattr
+from pellucid.module_names import load_within, module_getattr
 from pellucid.version import __version__
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ _MODULES = (
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(
         __name__,
-        lazy=load_from({name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names})
+        lazy=load_within(__name__, _HOMES)
         | {module: partial(import_module, f"{__name__}.{module}") for module in _MODULES},
         deprecated={"Telemetry": (__name__, "TelemetryOptions")},
     )

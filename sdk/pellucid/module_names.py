@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
@@ -21,6 +21,11 @@ def load(module: str, name: str) -> Any:
 def load_from(modules: Mapping[str, str]) -> dict[str, Callable[[], Any]]:
     """Return a loader for each name, given the module that defines it."""
     return {name: partial(load, module, name) for name, module in modules.items()}
+
+
+def load_within(package: str, names: Mapping[str, Iterable[str]]) -> dict[str, Callable[[], Any]]:
+    """Return a loader for each name, given the names that each module of a package defines."""
+    return load_from({name: f"{package}.{module}" for module, defined in names.items() for name in defined})
 
 
 def module_getattr(

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pellucid import CapturePolicy, ConfigError
-from pellucid.telemetry.capture import MASK, mask_secret_keys, mask_secret_shapes
+from pellucid.telemetry.capture import mask_secret_keys, mask_secret_shapes
+from pellucid.telemetry.secrets.masking import MASK
 
 OURS = "PELLUCID_CAPTURE"
 STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

@@ -21,7 +21,7 @@ from pellucid import (
     semconv,
 )
 from pellucid.events import InferenceDelta
-from pellucid.telemetry.capture import MASK
+from pellucid.telemetry.secrets.masking import MASK
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import Captured, capture, check_telemetry
 from support.runs import attributes, everything, within

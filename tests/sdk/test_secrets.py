@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from pellucid import CapturePolicy
-from pellucid.telemetry.capture import MASK, mask_secret_keys, mask_secret_shapes
+from pellucid.telemetry.capture import mask_secret_keys, mask_secret_shapes
 from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry.secrets.masking import MASK
 from support.harmless import HARMLESS
 from support.secret_shapes import KEYS, NAMED_PLACES, PLACES, TEXTS, named_value, remains
 

@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pellucid import CapturePolicy
-from pellucid.telemetry.capture import MASK, mask_secret_shapes, mask_text
+from pellucid.telemetry.capture import mask_secret_shapes
 from pellucid.telemetry.recording import Recorder
 from pellucid.telemetry.sanitize import LEFT_OUT
+from pellucid.telemetry.secrets.masking import MASK, mask_text
 
 MARK = "s3cr3t"
 """Part of every secret, and of nothing else."""

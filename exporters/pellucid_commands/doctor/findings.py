@@ -10,7 +10,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
-from pellucid.telemetry.capture import MASK, mask_secret_shapes
+from pellucid.telemetry.capture import mask_secret_shapes
+from pellucid.telemetry.secrets.masking import MASK
 from pellucid.text import clean
 
 Level: TypeAlias = Literal["ok", "note", "wrong"]

@@ -19,7 +19,7 @@ from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
 from pellucid.response_limits import Counter, Meter, ResponseRefused, is_event_stream, limiting_hooks
-from pellucid.telemetry.capture import mask_text
+from pellucid.telemetry.secrets.masking import mask_text
 from pellucid.text import shown_url
 from pellucid.types import JSONObject
 

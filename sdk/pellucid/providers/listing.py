@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -22,11 +22,13 @@ from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout
 from pellucid.events import ToolsCatalogChanged, ToolsDiscoveryPending, ToolsHiddenText, ToolsQuarantined
 from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
-from pellucid.telemetry import DISCOVERY, Boundary, HubRequest, Recorded, Scope, boundary, once
-from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry import DISCOVERY, Boundary, Scope, boundary, once
 from pellucid.tools.catalog import LARGE_CATALOG, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.catalog_cache import Remembered
-from pellucid.tools.catalog_records import CatalogListing
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.hub_requests import HubRequest
+    from pellucid.telemetry.recording import Recorded, Recorder
 
 
 class Answers:
@@ -179,6 +181,8 @@ class Lister:
         It is none if the provider reports a cached list, wraps a provider that measures itself, or is refused by a
         back-off.
         """
+        from pellucid.telemetry.hub_requests import HubRequest
+
         request = HubRequest(scope, self.provider.id, self.facts.kind, self.facts.objective)
         others = b.noted("attempts")
         try:
@@ -296,9 +300,9 @@ class Lister:
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
         if scope.catalog_sinks and b.records:
-            listing = CatalogListing(
-                provider_id=provider_id, digest=digest, tools=catalog.tools, policy=scope.recorder.policy
-            )
+            from pellucid.tools.catalog_records import CatalogListing
+
+            listing = CatalogListing(provider_id=provider_id, digest=digest, tools=catalog.tools, policy=scope.policy)
             for sink in scope.catalog_sinks:
                 scope.guarded("recording", sink, listing)
         if scope.is_measured and not is_missing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from pellucid.errors import ConfigError
 from pellucid.messages import ProviderToolDefinition
@@ -12,10 +13,12 @@ from pellucid.models import Model, ModelRequest, OutputSchema, Settings
 from pellucid.models.fallback import candidates
 from pellucid.run.async_calls import narrow
 from pellucid.run.state import Run
-from pellucid.telemetry import COMPOSE, Recorded, boundary
-from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry import COMPOSE, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.recording import Recorded, Recorder
 
 MAX_NAMES = 64
 """Maximum number of names of offered tools that a `compose_request` span records."""

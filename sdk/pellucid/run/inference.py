@@ -157,13 +157,14 @@ class _Inference:
         ) as b:
             run.tally.model_calls += 1
             b.note(finish_reasons=("error",))  # replaced by the response's
-            forget = run.scope.recorder.mark()
+            forget = run.scope.recorder.mark() if b.records else None
             _record_request(run, b, request, self.catalog)
             try:
                 with gate.admitted() if gate is not None else nullcontext():
                     response = await self._answer(b, model, request)
             except BaseException as error:
-                forget()  # so that the next attempt records its whole input
+                if forget is not None:
+                    forget()  # so that the next attempt records its whole input
                 if isinstance(error, Exception):
                     count_failed(run.scope, b, _labels(model), error_type_of(error))
                 if self.partial:

@@ -14,7 +14,6 @@ from pellucid.models.base import closable
 from pellucid.models.response_check import check_piece
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
-from pellucid.telemetry.sanitize import dumps
 
 MOST_PIECES: Final = 1_000
 """Maximum number of recorded pieces; the last one gets the characters of all later ones."""
@@ -65,7 +64,7 @@ class Chunks:
             return
         self._is_counted = True
         scope = self._run.scope
-        if self._times and self._boundary.records and scope.recorder.policy.mode != "off":
+        if self._times and self._boundary.records and scope.policy.mode != "off":
             self._boundary.note(chunks=scope.guarded("recording", self._timeline))
         metric = semconv.TIME_TO_FIRST_CHUNK
         for duration in self._durations:
@@ -74,7 +73,9 @@ class Chunks:
 
     def _timeline(self) -> str:
         """Return time in milliseconds, type and characters of each piece, as JSON."""
-        start, most = self._boundary.start, min(MOST_PIECES, self._run.scope.recorder.policy.max_bytes // _PIECE)
+        from pellucid.telemetry.sanitize import dumps
+
+        start, most = self._boundary.start, min(MOST_PIECES, self._run.scope.policy.max_bytes // _PIECE)
         times = [(time - start) // 10_000 / 100 for time in self._times[:most]]
         types = [delta.type for delta in self._partial]
         sizes = [len(delta.content) for delta in self._partial]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken
@@ -30,10 +30,13 @@ from pellucid.run.journal import Folded, LiveText
 from pellucid.run.outcomes import Paused
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.structured_output import Output
-from pellucid.telemetry import Boundary, Listeners, Pipeline, Recorded, Scope, current_scope
+from pellucid.telemetry import Boundary, Listeners, Pipeline, Scope, current_scope
 from pellucid.text import excerpt
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.recording import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

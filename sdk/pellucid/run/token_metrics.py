@@ -14,6 +14,8 @@ _MODALITIES: Final = ("text", "image", "audio")
 
 def count_tokens(scope: Scope, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
     """Record the known token counts of a model call."""
+    if not scope.is_measured:
+        return
     if scope.instruments.counts_usage:
         _count_by_modality(scope, b, labels, usage)
         return
@@ -24,7 +26,7 @@ def count_tokens(scope: Scope, b: Boundary, labels: Mapping[str, Any], usage: Us
 
 def count_failed(scope: Scope, b: Boundary, labels: Mapping[str, Any], error_type: str) -> None:
     """Record a failed model call, whose unknown usage the newest conventions count as 0."""
-    if scope.instruments.counts_usage:
+    if scope.is_measured and scope.instruments.counts_usage:
         _count_by_modality(scope, b, {**labels, semconv.ERROR_TYPE: error_type}, Usage())
 
 

@@ -2,16 +2,14 @@
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from pellucid.module_names import module_getattr
+from pellucid.module_names import load_within, module_getattr
 from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.entered import Entered
-from pellucid.telemetry.hub_requests import HubRequest
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.observable import Observable
 from pellucid.telemetry.phases import AWAIT, BACKGROUND_DISCOVERY, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
 from pellucid.telemetry.pipeline import Listener, Pipeline, TelemetryOptions, current_default
-from pellucid.telemetry.recording import Recorded
 from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope, shared_scope
 
 __all__ = [
@@ -46,6 +44,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pellucid.telemetry.hub_requests import HubRequest
+    from pellucid.telemetry.recording import Recorded
+
     Telemetry: TypeAlias = TelemetryOptions
 else:
-    __getattr__ = module_getattr(__name__, deprecated={"Telemetry": (__name__, "TelemetryOptions")})
+    __getattr__ = module_getattr(
+        __name__,
+        lazy=load_within(__name__, {"hub_requests": ["HubRequest"], "recording": ["Recorded"]}),
+        deprecated={"Telemetry": (__name__, "TelemetryOptions")},
+    )
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

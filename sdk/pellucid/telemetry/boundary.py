@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Token
 from functools import cache
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -30,9 +30,11 @@ from pellucid import semconv
 from pellucid.errors import PassLost, RunCancelled
 from pellucid.failures import contained, error_kind_of, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
-from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.recording import Record, Recorded, Recorder
 
 MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
@@ -68,9 +70,7 @@ class Boundary:
         self._attached: Token[Context] | None = None
         self.span, self.context = self._start_span(target)
         self.records = self.span.is_recording()
-        self._content = (
-            Content(scope.recorder, self.span) if self.records and scope.recorder.policy.mode != "off" else None
-        )
+        self._content = scope.recorder.content(self.span) if self.records and scope.policy.mode != "off" else None
 
     def __enter__(self) -> Self:
         if self.context is not self._outer:

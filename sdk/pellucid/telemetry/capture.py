@@ -1,24 +1,22 @@
-"""Capture policy of a run's content, and the redactors that mask secrets in it."""
+"""Capture policy of a run's content, and the redactors that mask secrets in it.
+
+The search for secrets is loaded when a redactor is called, because runs without telemetry record nothing.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
-from pellucid.telemetry.secrets.names import hides, names_secret
-from pellucid.telemetry.secrets.search import find_secrets
 from pellucid.types import JSONValue
 
 CaptureMode: TypeAlias = Literal["full", "redacted", "metadata", "off"]
 
 Redactor: TypeAlias = Callable[[Sequence[str], JSONValue], JSONValue]
 """Takes the path of keys to a value, and the value (text, number, boolean or null); returns the value to record."""
-
-MASK: Final = "[redacted]"
 
 LEAST_BYTES: Final = 256
 """Minimum of `max_bytes`; less has no room for a message."""
@@ -29,6 +27,9 @@ _LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBU
 
 def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
     """Mask every value under a key that names a secret: `password`, `api_key`, `accessToken` and others."""
+    from pellucid.telemetry.secrets.masking import MASK
+    from pellucid.telemetry.secrets.names import hides, names_secret
+
     for key in path:
         if names_secret(key):
             return MASK
@@ -37,29 +38,9 @@ def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
     """Mask text that looks like a secret: bearer tokens, JWTs, keys, card numbers, passwords in addresses."""
+    from pellucid.telemetry.secrets.masking import mask_text
+
     return mask_text(value)[0] if isinstance(value, str) else value
-
-
-@lru_cache(maxsize=4096)
-def mask_key(key: str) -> tuple[str, int]:
-    """Mask a key that is itself a secret, as in a mapping by token; return the key and the work of the search."""
-    return mask_text(key)
-
-
-def mask_text(text: str, max_work: int | None = None) -> tuple[str, int]:
-    """Mask the secrets in a text; return the text and the work of the search.
-
-    If the work is more than `max_work`, the text was not searched to its end, and must not be recorded.
-    """
-    secrets, work = find_secrets(text, max_work)
-    if not secrets:
-        return text, work
-    pieces: list[str] = []
-    end = 0
-    for start, stop, quote in secrets:
-        pieces += text[end:start], f"{quote}{MASK}{quote}"
-        end = stop
-    return "".join([*pieces, text[end:]]), work
 
 
 DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_shapes)

@@ -203,6 +203,10 @@ class Recorder:
 
         return reset
 
+    def content(self, span: Span) -> Content:
+        """Return the content of a span, which is empty."""
+        return Content(self, span)
+
     def referring(self, recorded: Recorded, span_id: str) -> Recorded:
         """Return `recorded`, or a reference to the span of this run that has the same content."""
         holder = self._seen.setdefault(recorded.digest, span_id)

@@ -10,8 +10,9 @@ from typing import Any, get_args
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from pellucid.messages import Role
-from pellucid.telemetry.capture import MASK, Redactor, mask_key, mask_secret_keys, mask_secret_shapes, mask_text
+from pellucid.telemetry.capture import Redactor, mask_secret_keys, mask_secret_shapes
 from pellucid.telemetry.secrets.commands import Arguments
+from pellucid.telemetry.secrets.masking import MASK, mask_key, mask_text
 from pellucid.telemetry.secrets.names import hides, names_secret
 from pellucid.telemetry.secrets.search import SHORTEST
 from pellucid.types import JSONValue

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import anyio
 from opentelemetry import metrics, trace
@@ -22,13 +23,15 @@ from pellucid.semconv import Metric
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.listeners import Fault, Listeners
 from pellucid.telemetry.log_lines import LogLines
-from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.phases import PAYLOADS
 from pellucid.telemetry.pipeline import CatalogSink, Pipeline, complete, current_default
-from pellucid.telemetry.recording import Recorder
 from pellucid.text import clean
 from pellucid.types import JSONValue
 from pellucid.version import __version__
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.metrics import Instruments
+    from pellucid.telemetry.recording import Recorder
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -58,9 +61,8 @@ class Scope:
         common: Attributes of every span.
         listeners: Listeners that receive the run's events.
         pipeline: Destinations of the telemetry.
-        instruments: Instruments of the pipeline's meter provider.
         lines: Log lines of the run.
-        recorder: Recorder of the run's content.
+        policy: Capture policy of the run's content.
         has_early_input: Whether spans have their inputs as soon as these are known, and not only at their end.
         catalog_sinks: Destinations of whole catalogues; none if no content is recorded.
         tracer: Tracer of the pipeline's tracer provider; None if it makes no spans.
@@ -90,14 +92,13 @@ class Scope:
         own = Listeners(pipeline.listeners) if pipeline.listeners else None
         self.listeners = (*self._run_listeners, own) if own else self._run_listeners
         policy = pipeline.capture or CapturePolicy.from_environment()
-        self.recorder = Recorder(policy.within_attribute_limit())
+        self.policy = policy.within_attribute_limit()
         sinks: Sequence[CatalogSink] | None = getattr(pipeline, "catalog_sinks", None)
-        self.catalog_sinks = sinks if sinks and self.recorder.policy.content else ()
+        self.catalog_sinks = sinks if sinks and self.policy.content else ()
         self.has_early_input = bool(getattr(pipeline, "early_input", None))
         self.lines = LogLines(pipeline.log_sinks or ())
-        meters = pipeline.meter_provider or metrics.get_meter_provider()
-        self.instruments = instruments_of(meters)
-        self.is_measured = not _does_nothing(meters)
+        self._meters = pipeline.meter_provider or metrics.get_meter_provider()
+        self.is_measured = not _does_nothing(self._meters)
         tracers = pipeline.tracer_provider or trace.get_tracer_provider()
         self.tracer = None if _does_nothing(tracers) else tracers.get_tracer(semconv.SCOPE, __version__)
         self.common: Mapping[str, AttributeValue] = {semconv.RUN_ID: run_id} if run_id else {}
@@ -105,6 +106,20 @@ class Scope:
         clock: Callable[[], int] | None = getattr(pipeline, "clock", None)
         self._clock = clock or time.perf_counter_ns
         self._anchor = 0 if clock is not None else time.time_ns() - time.perf_counter_ns()
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """Recorder of the run's content; a run that records nothing does not load it."""
+        from pellucid.telemetry.recording import Recorder
+
+        return Recorder(self.policy)
+
+    @cached_property
+    def instruments(self) -> Instruments:
+        """Instruments of the pipeline's meter provider; a run without one loads them if it asks hubs."""
+        from pellucid.telemetry.metrics import instruments_of
+
+        return instruments_of(self._meters)
 
     def detached(self) -> Scope:
         """Return a scope for work that outlives this run, with the same telemetry but without a run."""

@@ -8,21 +8,23 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from pellucid.concurrency.computing import compute
 from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision
 from pellucid.failures import describe
 from pellucid.messages import ProviderToolDefinition, ToolDefinition
-from pellucid.telemetry import Recorded
 from pellucid.text import excerpt
 from pellucid.tools.catalog_cache import MOST, Remembered
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.hidden import HiddenText, without_hidden
 from pellucid.tools.names import LOAD_SKILL, LONGEST, RESERVED, problem_of
-from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.recording import Recorded
+    from pellucid.tools.search import SearchIndex
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
 """Whether all tools are offered (`full`), or `tool_search` instead (`lazy`)."""
@@ -317,6 +319,8 @@ class Catalog:
 
     @cached_property
     def _index(self) -> SearchIndex:
+        from pellucid.tools.search import SearchIndex
+
         return SearchIndex(binding.tool for binding in self.searched.values())
 
     def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
