@@ -10,7 +10,7 @@ from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
 from pellucid.models import Model, Prices, PublishedPrices, Settings
 from pellucid.models.base import require_model
-from pellucid.models.fallback import candidates
+from pellucid.models.alternatives import candidates
 from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
 from pellucid.offer.permission import Permissions

@@ -209,13 +209,13 @@ PUBLIC = {
 DEPRECATED = [
     ("pellucid", "Telemetry", "from pellucid import TelemetryOptions"),
     ("pellucid.telemetry", "Telemetry", "from pellucid.telemetry import TelemetryOptions"),
-    ("pellucid.models", "candidates", "from pellucid.models.fallback import candidates"),
+    ("pellucid.models", "candidates", "from pellucid.models.alternatives import candidates"),
     ("pellucid.models", "closable", "from pellucid.models.base import closable"),
-    ("pellucid.models", "falls_back", "from pellucid.models.fallback import falls_back"),
+    ("pellucid.models", "falls_back", "from pellucid.models.alternatives import falls_back"),
     ("pellucid.models", "load_prices", "from pellucid.models.prices import load_prices"),
     ("pellucid.models", "require_model", "from pellucid.models.base import require_model"),
     ("pellucid.models", "resolve", "from pellucid.models.names import resolve"),
-    ("pellucid.models", "told", "from pellucid.models.fallback import last_of"),
+    ("pellucid.models", "told", "from pellucid.models.alternatives import last_of"),
 ]
 
 

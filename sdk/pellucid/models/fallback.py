@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Final, get_args
 
 from pellucid.errors import ConfigError, ErrorKind, ModelError
-from pellucid.failures import describe, error_kind_of
+from pellucid.models.alternatives import Alternatives, as_model_error, candidates, last_of
 from pellucid.models.base import Model, ModelRequest, ModelResponse, StreamItem, closable, require_model
 from pellucid.models.names import resolve
 
@@ -18,7 +18,7 @@ FALL_BACK_ON: Final[frozenset[ErrorKind]] = frozenset(
 """Kinds of failures that another model may not have. An invalid request would be refused again."""
 
 
-class FallbackModel:
+class FallbackModel(Alternatives):
     """Models that are called in order until one answers.
 
     ```python
@@ -125,34 +125,7 @@ class FallbackModel:
                 await model.aclose()
 
 
-def candidates(model: Model) -> tuple[Model, ...]:
-    """Return the models to call in order: those of a `FallbackModel`, or the model itself."""
-    return model.models if isinstance(model, FallbackModel) else (model,)
-
-
-def falls_back(model: Model, error: ModelError) -> bool:
-    """Return whether the next candidate of `model` is called after `error`."""
-    return isinstance(model, FallbackModel) and model.falls_back(error)
-
-
-def last_of(failures: Sequence[ModelError]) -> ModelError:
-    """Return the last of several failures, with notes about the earlier ones."""
-    last = failures[-1]
-    for earlier in failures[:-1]:
-        last.add_note(f"earlier failure: {earlier}")
-    return last
-
-
 def _required(model: object) -> Model:
     if isinstance(model, Sequence):
         raise ConfigError(f"FallbackModel: {model!r} is not a model; write FallbackModel(first, second), not a list")
     return require_model(model, "FallbackModel")
-
-
-def as_model_error(model: Model, error: Exception) -> ModelError:
-    """Convert an error of a model to a `ModelError` with the error as its cause."""
-    if isinstance(error, ModelError):
-        return error
-    failure = ModelError(model.name, describe(error), error_kind=error_kind_of(error))
-    failure.__cause__ = error
-    return failure

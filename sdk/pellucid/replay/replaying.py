@@ -14,8 +14,8 @@ from pellucid.agent import Agent
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.models import Model
+from pellucid.models.alternatives import candidates
 from pellucid.models.base import require_model
-from pellucid.models.fallback import candidates
 from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
 from pellucid.replay.comparison import differences

@@ -13,7 +13,8 @@ from anyio.lowlevel import checkpoint
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.models import Model
-from pellucid.models.fallback import FallbackModel, candidates
+from pellucid.models.alternatives import candidates
+from pellucid.models.fallback import FallbackModel
 from pellucid.providers import ToolProvider
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import SkillProvider

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pellucid.errors import ConfigError
 from pellucid.messages import ProviderToolDefinition
 from pellucid.models import Model, ModelRequest, OutputSchema, Settings
-from pellucid.models.fallback import candidates
+from pellucid.models.alternatives import candidates
 from pellucid.run.async_calls import narrow
 from pellucid.run.state import Run
 from pellucid.telemetry import COMPOSE, boundary

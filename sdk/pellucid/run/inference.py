@@ -19,7 +19,7 @@ from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.failures import contained, error_type_of
 from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
-from pellucid.models.fallback import as_model_error, candidates, falls_back, last_of
+from pellucid.models.alternatives import as_model_error, candidates, falls_back, last_of
 from pellucid.models.response_check import check_response
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream

@@ -19,7 +19,7 @@ from pellucid.concurrency.race import begins_at_once, race
 from pellucid.errors import JournalError, PolicyHalt, RunCancelled
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
-from pellucid.models.fallback import candidates
+from pellucid.models.alternatives import candidates
 from pellucid.run.answers import accept
 from pellucid.run.async_calls import deliver, next_results
 from pellucid.run.calls.background import cancel_running, stop_all

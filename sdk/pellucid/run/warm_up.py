@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pellucid.concurrency.tasks import spawn
 from pellucid.context import UNLIMITED, DiscoveryContext, Identity
 from pellucid.failures import describe
-from pellucid.models.fallback import candidates
+from pellucid.models.alternatives import candidates
 from pellucid.providers.listing import list_all
 from pellucid.run.state import Configuration
 from pellucid.telemetry import Scope, enter_scope, leave_scope

@@ -34,7 +34,7 @@ import pytest
 from pellucid.errors import ErrorKind
 from pellucid.messages import FinishReason, Message, ReasoningPart
 from pellucid.models import Model, ModelDelta, ModelResponse, StreamItem
-from pellucid.models.fallback import candidates
+from pellucid.models.alternatives import candidates
 from pellucid.testing import samples
 from pellucid.testing.asking import (
     Bench,
