@@ -1,6 +1,19 @@
 """The offer: which tools of a catalogue the model gets; see README.md beside this file."""
 
-from pellucid.offer.explain import Explanation
-from pellucid.offer.policy import PermissionRequest, Policy, Verdict
+from typing import TYPE_CHECKING
+
+from pellucid.module_names import load_within, module_getattr
 
 __all__ = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
+
+if TYPE_CHECKING:
+    from pellucid.offer.explain import Explanation
+    from pellucid.offer.policy import PermissionRequest, Policy, Verdict
+else:
+    __getattr__ = module_getattr(
+        __name__,
+        lazy=load_within(__name__, {"explain": ["Explanation"], "policy": ["PermissionRequest", "Policy", "Verdict"]}),
+    )
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

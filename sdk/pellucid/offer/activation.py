@@ -73,9 +73,9 @@ class Activation:
             self._use(name, self.scope.iteration)
         return denied
 
-    def count(self, *, only_discovered: bool) -> None:
+    def count(self) -> None:
         """Count an iteration that only discovered tools, up to the maximum."""
-        if only_discovered and self.iterations < self.max_discoveries:
+        if self.iterations < self.max_discoveries:
             self.iterations += 1
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
@@ -11,14 +11,15 @@ from pellucid.context import Limits
 from pellucid.errors import ToolError
 from pellucid.events import ToolsBudgetExceeded
 from pellucid.messages import Message
-from pellucid.offer.activation import Activation
-from pellucid.offer.meta import meta_tools
-from pellucid.offer.permission import Permissions
-from pellucid.offer.pins import Pins
 from pellucid.telemetry import Boundary, Scope
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding, Emitted, emit_shadowed
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+
+if TYPE_CHECKING:
+    from pellucid.offer.activation import Activation
+    from pellucid.offer.permission import Permissions
+    from pellucid.offer.pins import Pins
 
 
 class _LazyOffer(NamedTuple):
@@ -40,27 +41,60 @@ class _LazyOffer(NamedTuple):
 class Offering:
     """The offer of a run: narrows each catalogue to the tools that the model gets.
 
+    A run whose catalogue has no lazy tools and stays the same has no activation and no pins, and does not load them.
+
     Attributes:
-        activation: The active lazy tools.
-        pins: Definitions of the tools as the model was given them.
         names: Names of all tools offered so far, to distinguish removed tools from invented ones.
         digest: Digest of the catalogue that was offered last.
     """
 
     def __init__(self, scope: Scope, permissions: Permissions | None, limits: Limits, *, pin: bool) -> None:
-        discoveries = 2 * limits.max_iterations if limits.max_discoveries is None else limits.max_discoveries
-        self.activation = Activation(scope, permissions, discoveries)
-        self.pins = Pins(scope, self.activation, withholds=pin)
         self.names: set[str] = set()
         self.digest: str | None = None
         self._scope = scope
         self._permissions = permissions
+        self._limits = limits
+        self._withholds = pin
+        self._activation: Activation | None = None
+        self._pins: Pins | None = None
+        self._first: Catalog | None = None
         self._max_tokens = limits.max_tool_tokens
         self._permitted: tuple[Catalog, Catalog] | None = None
         self._denied: set[str] = set()
         self._lazy: _LazyOffer | None = None
         self._excess_reported = 0
         self._shadowed: Emitted = frozenset()
+
+    @property
+    def activation(self) -> Activation:
+        """The active lazy tools."""
+        if self._activation is None:
+            from pellucid.offer.activation import Activation
+
+            most = self._limits.max_discoveries
+            most = 2 * self._limits.max_iterations if most is None else most
+            self._activation = Activation(self._scope, self._permissions, most)
+        return self._activation
+
+    @property
+    def pins(self) -> Pins:
+        """Definitions of the tools as the model was given them."""
+        if self._pins is None:
+            from pellucid.offer.pins import Pins
+
+            offered = self._first.eager if self._first is not None else {}
+            self._pins = Pins(self._scope, self.activation, offered, withholds=self._withholds)
+        return self._pins
+
+    @property
+    def discoveries(self) -> int:
+        """Iterations that only discovered tools; they do not count against `Limits.max_iterations`."""
+        return self._activation.iterations if self._activation is not None else 0
+
+    def count(self, *, only_discovered: bool) -> None:
+        """Count an iteration that only discovered tools, up to the maximum."""
+        if only_discovered:
+            self.activation.count()
 
     async def narrow(
         self, b: Boundary, catalog: Catalog, history: Sequence[Message], added: Binding | None = None
@@ -79,7 +113,7 @@ class Offering:
         """
         catalog.check()
         permitted = await self._permit(b, catalog)
-        pinned = self.pins.check(b, permitted, history)
+        pinned = self._pin(b, permitted, history)
         span = b.span.get_span_context()
         reserved = added.tool.tokens if added is not None else 0
         offered = await self._activate(span, pinned, history, reserved)
@@ -100,25 +134,38 @@ class Offering:
             span = b.span.get_span_context()
             permitted = await self._permissions.offer(self._scope, span, catalog, catalog.bindings, self._denied)
             if permitted.lazy:
-                metas = meta_tools(self.activation, permitted)
+                metas = self._metas(permitted)
                 permitted = await self._permissions.offer(self._scope, span, permitted, metas, self._denied)
             self._permitted = (catalog, permitted)
         b.note(denied=len(self._permitted[1].denied))
         return self._permitted[1]
 
+    def _pin(self, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        """Pin the tools of a catalogue, and return it without the tools that were redefined and are withheld."""
+        if self._pins is None and not catalog.lazy and (self._first is None or self._first is catalog):
+            self._first = catalog
+            return catalog
+        return self.pins.check(b, catalog, history)
+
+    def _metas(self, catalog: Catalog) -> Mapping[str, Binding]:
+        """Return the tools that discover the lazy tools of a catalogue."""
+        from pellucid.offer.meta import meta_tools
+
+        return meta_tools(self.activation, catalog)
+
     async def _activate(
         self, span: SpanContext, catalog: Catalog, history: Sequence[Message], reserved: int
     ) -> Catalog:
         """Remove the lazy tools that are not active; `reserved` tokens of the budget are taken."""
-        activation = self.activation
-        if not catalog.lazy and not activation.active:
+        if not catalog.lazy and (self._activation is None or not self._activation.active):
             return catalog
+        activation = self.activation
         await activation.restore(span, catalog, history)
         activation.revoke(span, catalog)
         if not catalog.lazy:
             return catalog
         latest = self._lazy if self._lazy is not None and self._lazy.whole is catalog else None
-        metas = latest.metas if latest is not None else meta_tools(activation, catalog)
+        metas = latest.metas if latest is not None else self._metas(catalog)
         if self._max_tokens is not None:
             # Including all tools that discover others: they are offered again once a tool is deactivated.
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())

@@ -33,13 +33,21 @@ class Pins:
 
     A tool is pinned when it is offered, activated, or approved in a paused run (`restore()`). With `withholds`,
     redefined tools are withheld from the model until the redefinition is reverted.
+
+    Args:
+        scope: Telemetry of the run.
+        activation: Its active lazy tools.
+        offered: Tools that the model was already offered.
+        withholds: Whether redefined tools are withheld.
     """
 
-    def __init__(self, scope: Scope, activation: Activation, *, withholds: bool) -> None:
+    def __init__(
+        self, scope: Scope, activation: Activation, offered: Mapping[str, Binding], *, withholds: bool
+    ) -> None:
         self._scope = scope
         self._activation = activation
         self._withholds = withholds
-        self._pinned: dict[str, Pin] = {}
+        self._pinned: dict[str, Pin] = dict(offered)
         self._after: dict[str, After] = {}
         self._latest: dict[str, Binding] = {}
         self._is_read = False

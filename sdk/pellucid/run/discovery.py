@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pellucid.context import DiscoveryContext
 from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed
 from pellucid.providers.listing import Lister, list_all
-from pellucid.reliability import Decision, Reliability, Situation, Subject, last_known_catalog
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog, ProviderCatalog
+
+if TYPE_CHECKING:
+    from pellucid.reliability import Decision, Reliability, Situation
 
 
 async def discover(run: Run) -> Catalog:
@@ -38,6 +41,7 @@ async def _guarded(
     ask: Callable[[], Awaitable[ProviderCatalog]],
 ) -> ProviderCatalog:
     """List a provider's tools under the reliability rules, with all attempts in one boundary."""
+    from pellucid.reliability import Subject, last_known_catalog
 
     def obstacle(decision: Decision, error: BaseException | None) -> str | None:
         if decision.then == "retry_other":

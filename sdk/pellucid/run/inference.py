@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import format_span_id
 
@@ -21,13 +21,15 @@ from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
 from pellucid.models.alternatives import as_model_error, candidates, falls_back, last_of
 from pellucid.models.response_check import check_response
-from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.state import Run
 from pellucid.run.structured_output import prompted
 from pellucid.run.token_metrics import count_failed, count_tokens
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
 from pellucid.tools.catalog import Catalog
+
+if TYPE_CHECKING:
+    from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 
 MOST_TOKENS: Final = 2**53 - 1
 """Maximum number of tokens of one kind that a model call may report; more is unknown. Sums of calls fit in 64 bits."""
@@ -213,6 +215,8 @@ class _Inference:
 
 
 def _subject(model: Model) -> Subject:
+    from pellucid.reliability import Subject
+
     place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
     return Subject("inference", model.name, place)
 

@@ -170,7 +170,6 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     stop: str | None = None
     response: ModelResponse | None = None
     can_repair = True
-    activation = run.offering.activation
     # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
     if run.resumption is not None:
@@ -178,7 +177,7 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         response, can_repair = interrupted_answer(run)
     while stop is None:
         if response is None:
-            if run.scope.iteration >= run.limits.max_iterations + activation.iterations:
+            if run.scope.iteration >= run.limits.max_iterations + run.offering.discoveries:
                 break
             response, catalog = await _iterate(run, b, can_repair=can_repair)
         if calls := response.message.tool_calls:

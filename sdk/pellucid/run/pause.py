@@ -46,7 +46,7 @@ def conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: 
     if done.is_waiting:
         return suspend(run, done)
     messages.append(Message("tool", done.results))
-    run.offering.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
+    run.offering.count(only_discovered=all(call.name in catalog.discovering for call in calls))
     if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
         return "max_tool_calls"
     return None

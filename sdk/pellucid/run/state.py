@@ -21,10 +21,7 @@ from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.offer.offering import Offering
-from pellucid.offer.permission import Permissions
 from pellucid.providers.listing import Lister
-from pellucid.providers.skills import ActiveSkills, Skill
-from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.run.async_state import AsyncCalls
 from pellucid.run.journal import Folded, LiveText
 from pellucid.run.outcomes import Paused
@@ -36,6 +33,9 @@ from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
 
 if TYPE_CHECKING:
+    from pellucid.offer.permission import Permissions
+    from pellucid.providers.skills import ActiveSkills, Skill
+    from pellucid.reliability import Decision, Gate, Reliability, Subject
     from pellucid.telemetry.recording import Recorded
 
 
@@ -218,8 +218,7 @@ class Run:
             pipeline=caller.pipeline,
             listeners=(setup.listeners,) if caller.stream is None else (setup.listeners, caller.stream),
         )
-        skills = ActiveSkills(setup.skills) if setup.skills else None
-        self.conversation = Conversation(list(messages), setup.model.name, skills, len(messages))
+        self.conversation = Conversation(list(messages), setup.model.name, _active(setup.skills), len(messages))
         self.offering = Offering(self.scope, setup.permissions, setup.limits, pin=setup.pin)
         self.tally = Tally()
         self.nesting = Nesting(self)
@@ -293,6 +292,8 @@ class Run:
         enclosing: Boundary | None = None,
     ) -> Gate:
         """Return the gate of the reliability rules for one operation."""
+        from pellucid.reliability import Gate
+
         usage, stop_cause = lambda: self.spent, self.stop_cause
         return Gate(reliability, self.scope, subject, usage, stop_cause, obstacle, enclosing)
 
@@ -323,6 +324,15 @@ class Run:
             deadline=self.scope.deadline,
             notify=lambda notice: self.notices.update({notice: None}),
         )
+
+
+def _active(skills: Mapping[str, Skill]) -> ActiveSkills | None:
+    """Return a reader of the active ones of an agent's skills, if it has any."""
+    if not skills:
+        return None
+    from pellucid.providers.skills import ActiveSkills
+
+    return ActiveSkills(skills)
 
 
 class DepthLimit(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio import CapacityLimiter
 
@@ -12,7 +12,6 @@ from pellucid.approvals.decisions import Settled
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, RunCancelled, ToolError
 from pellucid.messages import ToolCall
-from pellucid.offer.policy import Ruling
 from pellucid.run.calls.invocation import INVALID_ARGUMENTS, alternatives_to, read_arguments, unknown_tool
 from pellucid.run.state import Run
 from pellucid.run.tool_results import halted_text
@@ -21,6 +20,9 @@ from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject
+
+if TYPE_CHECKING:
+    from pellucid.offer.policy import Ruling
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import Any
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.context import ToolContext
 from pellucid.errors import JournalError, ReliabilityFailFast, ToolError
-from pellucid.offer.policy import Ruling
 from pellucid.run.calls.call import Call, Requested, bind, check_halted, check_running, context_of
 from pellucid.run.calls.chain import CallHandler, Handler, Outcome, TurnHandler
 from pellucid.run.calls.invocation import function_of, observed_call, out_of_time, progress_of
@@ -82,6 +81,8 @@ def _admit(run: Run, b: Boundary, call: Call) -> None:
             )
         check_halted(run)
     if call.denied is not None and run.setup.permissions is not None:
+        from pellucid.offer.policy import Ruling
+
         b.note(permission="deny")
         ruling, span = Ruling("deny", call.denied.reason), b.span.get_span_context()
         run.setup.permissions.check(run.scope, span, call.denied.binding, call.id, ruling)
