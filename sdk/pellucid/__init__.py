@@ -93,11 +93,11 @@ if TYPE_CHECKING:
         ToolHub,
         ToolProvider,
         ToolRegistry,
+        combined,
         gated_tools,
         skill_scoped_tools,
         static_tools,
     )
-    from pellucid.providers.combined import combined
     from pellucid.reliability import (
         CircuitBreaker,
         Reliability,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
@@ -17,21 +17,22 @@ from pellucid.concurrency.sync import run_in_portal
 from pellucid.concurrency.tasks import in_event_loop, load_backend
 from pellucid.context import DiscoveryContext, Identity
 from pellucid.messages import Message
-from pellucid.offer.explain import Explanation, explain
 from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
-from pellucid.providers.readiness import Readiness, readiness_of
 from pellucid.run.journal import Journal, LiveText
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run, journal_of
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
-from pellucid.run.stream import RunStream
-from pellucid.run.subagent import agent_tool
-from pellucid.run.warm_up import BackgroundWarmUp, warm_up
 from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners, Observable
 from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
+
+if TYPE_CHECKING:
+    from pellucid.offer import Explanation
+    from pellucid.providers import Readiness
+    from pellucid.run.stream import RunStream
+    from pellucid.run.warm_up import BackgroundWarmUp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +93,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
         self._configured = configured
         # Without a reference to the agent, which is then released at once when nobody uses it any more.
-        self._warm_ups = PerLoop(lambda: BackgroundWarmUp(lambda: configured[-1].configuration))
+        self._warm_ups = PerLoop(lambda: _background(lambda: configured[-1].configuration))
         if setup.is_warm and in_event_loop():
             self._warm_ups.get().start()
 
@@ -173,6 +174,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
 
         Leaving the block cancels the run if it has not ended.
         """
+        from pellucid.run.stream import RunStream
+
         check_options("Agent.stream()", options, RunOptions)
         messages = conversation(options.get("history", ()), input)
         return RunStream[OutputT_co](self._create_run(messages, deps, options, Listeners()))
@@ -241,6 +244,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         Raises:
             CheckpointError: the checkpoint or a decision is not valid.
         """
+        from pellucid.run.stream import RunStream
+
         check_options("Agent.resume_stream()", options, ResumeOptions)
         return RunStream[OutputT_co](self._create_run(_resume_request(checkpoint, options), deps, options, Listeners()))
 
@@ -262,6 +267,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         Raises:
             ConfigError: neither `description` nor the agent's description is set.
         """
+        from pellucid.run.subagent import agent_tool
+
         return agent_tool(lambda: self._configuration, name, description, timeout)
 
     def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> AbstractContextManager[None]:
@@ -298,6 +305,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         Raises:
             DiscoveryError: a provider failed.
         """
+        from pellucid.run.warm_up import warm_up
+
         await warm_up(self._configuration, identity)
 
     def warm_up_sync(self, *, identity: Identity | None = None) -> None:
@@ -317,6 +326,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         An agent with `warm=True` starts to warm up with the first call in an event loop (without one, in that of
         `run_sync`), and tries again while a hub that runs need has not answered.
         """
+        from pellucid.providers.readiness import readiness_of
+
         readiness = readiness_of(self._setup.listers)
         if self._setup.is_warm:
             if in_event_loop():
@@ -342,6 +353,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             tool_name: Name of the tool, as listed or as offered.
             ctx: Context for the providers, such as the identity and the active skills.
         """
+        from pellucid.offer.explain import explain
+
         setup = self._setup
         within = setup.limits.discovery_timeout
         ctx = ctx or DiscoveryContext()
@@ -369,6 +382,12 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             check_tools=check_tools,
         )
         return create_run(configuration.setup, source, caller)
+
+
+def _background(configuration: Callable[[], Configuration]) -> BackgroundWarmUp:
+    from pellucid.run.warm_up import BackgroundWarmUp
+
+    return BackgroundWarmUp(configuration)
 
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:

@@ -1,21 +1,25 @@
 """Keyword options of `Agent` and of its entry points, each described once."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from pellucid.approvals import Claims, Decision, ExternalResult
 from pellucid.context import CancelToken, Identity, Limits
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, Settings
-from pellucid.offer import Policy
-from pellucid.providers import Skill, ToolProvider
-from pellucid.reliability import Reliability
 from pellucid.telemetry import Pipeline
 from pellucid.tools import Tool
 from pellucid.tools.catalog import RegistryMode
 from pellucid.tools.collisions import Collisions
 from pellucid.tools.tool import PlainFunction
 from pellucid.types import DepsT
+
+if TYPE_CHECKING:
+    from pellucid.offer import Policy
+    from pellucid.providers import Skill, ToolProvider
+    from pellucid.reliability import Reliability
 
 
 class _Configurable(TypedDict, Generic[DepsT], total=False):
@@ -76,10 +80,10 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     """Warm up in the background of each event loop, when the agent is made there or with the first `Agent.ready()`."""
 
 
-class AgentOptions(_Configurable[DepsT], total=False):
+class AgentOptions(_Configurable[DepsT]):
     """Options of `Agent(name, ...)`, except `output`."""
 
-    model: Required[Model | str]
+    model: Model | str
     """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
 
 

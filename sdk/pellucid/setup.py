@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
 from pellucid.models import Model, Prices, PublishedPrices, Settings
-from pellucid.models.base import require_model
 from pellucid.models.alternatives import candidates
+from pellucid.models.base import require_model
 from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
-from pellucid.offer.permission import Permissions
 from pellucid.options import AgentOptions
 from pellucid.providers import Lister, static_tools
-from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.state import Setup
 from pellucid.run.structured_output import Output
@@ -25,6 +23,11 @@ from pellucid.tools import Tool, tool
 from pellucid.tools.catalog import Catalogs, check_mode
 from pellucid.tools.collisions import check_policy
 from pellucid.tools.tool import PlainFunction
+
+if TYPE_CHECKING:
+    from pellucid.offer import Policy
+    from pellucid.offer.permission import Permissions
+    from pellucid.providers.skills import SkillProvider
 
 
 def copied(options: AgentOptions[Any]) -> AgentOptions[Any]:
@@ -59,12 +62,12 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     prices = _prices(agent, model, options.get("prices"))
     check_policy(agent, collisions)
     check_mode(agent, registry_mode)
-    loader = SkillProvider(options.get("skills", ()))
+    loader = _loader(options)
     tools = _tools(agent, options.get("tools", ()))
     listers = _listers(agent, tools, options, loader)
     answer_type = Output(output) if output is not None and output is not str else None
     settings = _checked(agent, options.get("settings") or Settings())
-    limits, policy = options.get("limits") or Limits(), options.get("policy")
+    limits = options.get("limits") or Limits()
     return Setup(
         name=name,
         description=options.get("description"),
@@ -80,8 +83,8 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
         limits=limits,
         catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
         listeners=listeners,
-        skills=loader.skills,
-        permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
+        skills=loader.skills if loader is not None else {},
+        permissions=_permissions(options.get("policy"), limits),
         pin=options.get("pin", False),
         is_warm=options.get("warm", False),
     )
@@ -98,15 +101,34 @@ def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
     return prices
 
 
+def _loader(options: AgentOptions[Any]) -> SkillProvider | None:
+    """Return the provider of the skills, if there are any."""
+    skills = options.get("skills", ())
+    if skills == ():
+        return None
+    from pellucid.providers.skills import SkillProvider
+
+    loader = SkillProvider(skills)
+    return loader if loader.skills else None
+
+
+def _permissions(policy: Policy | None, limits: Limits) -> Permissions | None:
+    if policy is None:
+        return None
+    from pellucid.offer.permission import Permissions
+
+    return Permissions(policy, limits.policy_timeout)
+
+
 def _listers(
-    agent: str, tools: Sequence[Tool], options: AgentOptions[Any], loader: SkillProvider
+    agent: str, tools: Sequence[Tool], options: AgentOptions[Any], loader: SkillProvider | None
 ) -> tuple[Lister, ...]:
     """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
     static_provider = static_tools(tools)
     providers = list(options.get("providers", ()))
-    if tools or not (providers or loader.skills):
+    if tools or not (providers or loader is not None):
         providers.insert(0, static_provider)
-    if loader.skills:
+    if loader is not None:
         providers.append(loader)
     listers = tuple(map(Lister, providers))
     ids = [lister.provider.id for lister in listers]
@@ -114,7 +136,7 @@ def _listers(
         raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")
     if tools:
         listers[0].check(static_provider.list_tools(DiscoveryContext()))
-    if loader.skills:
+    if loader is not None:
         listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
     return listers
 

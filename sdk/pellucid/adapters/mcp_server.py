@@ -11,7 +11,7 @@ from pellucid.agent import Agent
 from pellucid.errors import ConfigError, DiscoveryError, PolicyHalt
 from pellucid.failures import error_type_of
 from pellucid.providers import ToolProvider
-from pellucid.providers.wrappers import StaticTools
+from pellucid.providers.static import StaticTools
 from pellucid.types import JSONObject
 
 try:

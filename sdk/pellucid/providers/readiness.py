@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from pellucid.failures import error_type_of
-from pellucid.providers.combined import Combined
+from pellucid.providers.combination import Combined
 from pellucid.providers.listing import Answers, Lister
 from pellucid.providers.provider import ToolProvider
 from pellucid.providers.wrappers import GatedTools

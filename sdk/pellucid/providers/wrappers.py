@@ -1,4 +1,4 @@
-"""Providers built from tools or from other providers: one behaviour each, composed by wrapping."""
+"""Providers that list tools under a condition: one behaviour each, composed by wrapping."""
 
 from __future__ import annotations
 
@@ -18,25 +18,6 @@ PATIENCE: Final = 1.0
 """Seconds that are added to the timeout of the wrapped provider."""
 
 Predicate: TypeAlias = Callable[[Tool[Any], DiscoveryContext], bool | Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class StaticTools:
-    """Result of `static_tools`."""
-
-    tools: tuple[Tool[Any], ...]
-    id: str = "static"
-    kind: str = "static"
-    measures_requests: bool = True
-
-    def list_tools(self, ctx: DiscoveryContext) -> Listing:
-        """Return the tools."""
-        return self.tools
-
-
-def static_tools(tools: Iterable[Tool[DepsT]]) -> ToolProvider[DepsT]:
-    """Return a provider with the id `static` that always lists `tools`, copied at the call."""
-    return StaticTools(tuple(tools))
 
 
 def explain_inactive(ctx: ExplainContext, provider_id: str, skill_id: str, tools: Sequence[Tool]) -> None:

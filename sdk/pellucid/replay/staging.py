@@ -18,7 +18,7 @@ from pellucid.models.fallback import FallbackModel
 from pellucid.providers import ToolProvider
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import SkillProvider
-from pellucid.providers.wrappers import StaticTools
+from pellucid.providers.static import StaticTools
 from pellucid.reliability import Reliability
 from pellucid.replay import contents
 from pellucid.replay.playback import Playback
