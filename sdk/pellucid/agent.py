@@ -25,6 +25,7 @@ from pellucid.run.start import Input, ResumeRequest, conversation, create_run, j
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners, Observable
+from pellucid.telemetry.scope import load_recording
 from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
@@ -86,6 +87,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     ) -> None:
         check_options("Agent()", options, AgentOptions)
         load_backend()
+        load_recording(options.get("telemetry"))
         self._output = output
         options = copied(options)
         setup = make_setup(name, output, options, Listeners())

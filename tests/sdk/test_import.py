@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
 import pellucid
+from bench.measure import BUDGETS, first_run, weight
 from pellucid import semconv
 
 HEAVY = (
@@ -35,6 +38,47 @@ HEAVY = (
 )
 
 
+UNUSED = (
+    "concurrency.single_flight",
+    "concurrency.turns",
+    "models.fallback",
+    "models.price_table",
+    "offer.activation",
+    "offer.explain",
+    "offer.meta",
+    "offer.permission",
+    "offer.pins",
+    "offer.policy",
+    "providers.combination",
+    "providers.fetches",
+    "providers.hub",
+    "providers.readiness",
+    "providers.registry",
+    "providers.skills",
+    "providers.wrappers",
+    "reliability",
+    "run.stream",
+    "run.subagent",
+    "run.warm_up",
+    "telemetry.hub_requests",
+    "telemetry.hubs",
+    "telemetry.labels",
+    "telemetry.metrics",
+    "telemetry.recording",
+    "telemetry.sanitize",
+    "telemetry.secrets",
+    "testing.hubs",
+    "testing.vendor",
+    "tools.catalog_records",
+    "tools.provider_tool",
+    "tools.search",
+)
+"""Modules of features that a run of an agent with one tool, without telemetry, does not use."""
+
+LAZY_FACES = ("models", "offer", "providers", "telemetry", "testing", "tools")
+"""Packages whose names are loaded at their first use."""
+
+
 def modules_after(code: str) -> list[str]:
     """Return the modules that a process has loaded after some code."""
     code += "; import sys; print('\\n'.join(sys.modules))"
@@ -57,6 +101,46 @@ def test_names_are_loaded_at_their_first_use() -> None:
     ]
     assert "pellucid.events" in modules_after("import pellucid; pellucid.events.Event")
     assert "pellucid.agent" not in modules_after("from pellucid import ToolError, Usage")
+
+
+def test_a_first_run_loads_no_code_for_what_it_does_not_use() -> None:
+    """Telemetry, hubs, lazy tools, policies and reliability cost nothing until an agent has them."""
+    loaded = first_run()
+    assert "pellucid.run.loop" in loaded
+    assert [name for name in UNUSED if f"pellucid.{name}" in loaded] == []
+    assert [name for name, number in weight(loaded.values()) if number > BUDGETS[name]] == []
+
+
+def test_what_records_is_loaded_before_the_first_run_with_telemetry() -> None:
+    """Loading it takes so long that the event loop of a run would stand still."""
+    agent = "from pellucid import Agent; from pellucid.testing import ScriptedModel; Agent('a', model=ScriptedModel())"
+    opentelemetry = (
+        "from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
+        "trace.set_tracer_provider(TracerProvider())"
+    )
+    assert "pellucid.telemetry.secrets.search" not in modules_after(agent)
+    for configured in (
+        "import pellucid_exporters; pellucid_exporters.configure('x', otlp='http://127.0.0.1:1')",
+        f"{opentelemetry}; {agent}",
+    ):
+        assert "pellucid.telemetry.secrets.search" in modules_after(configured)
+
+
+@pytest.mark.parametrize("room", LAZY_FACES)
+def test_names_of_rooms_are_there_however_they_are_loaded(room: str) -> None:
+    """Each name that a room lists is an attribute and in `dir()`, also after all modules of the room were imported."""
+    code = (
+        "import importlib, pkgutil\n"
+        f"room = importlib.import_module('pellucid.{room}')\n"
+        "assert set(room.__all__) <= set(dir(room))\n"
+        "first = {name: getattr(room, name) for name in room.__all__}\n"
+        "assert not [name for name, value in first.items() if type(value) is type(room)]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    package = importlib.import_module(f"pellucid.{room}")
+    inner = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    lazy = set(package.__all__) - set(vars(package))
+    assert sorted(inner & lazy) == []  # importing the module would hide the name
 
 
 def test_a_misspelt_name_is_reported() -> None:

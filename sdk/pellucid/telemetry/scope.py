@@ -286,6 +286,12 @@ def _does_nothing(provider: object) -> bool:
     return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
+def load_recording(pipeline: Pipeline | None) -> None:
+    """Load what records spans, if there are any: it takes 50 ms, which would delay the first step of the first run."""
+    if not _does_nothing(complete(pipeline).tracer_provider or trace.get_tracer_provider()):
+        import pellucid.telemetry.recording  # noqa: F401
+
+
 _current: ContextVar[Scope | None] = ContextVar("pellucid_scope", default=None)
 
 
