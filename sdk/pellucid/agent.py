@@ -24,6 +24,7 @@ from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run, journal_of
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.setup import copied, make_setup
+from pellucid.signatures import shows
 from pellucid.telemetry import Listeners, Observable
 from pellucid.telemetry.scope import load_recording
 from pellucid.tools import Tool
@@ -78,6 +79,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         self, name: str, *, output: TypeForm[OutputT_co], **options: Unpack[AgentOptions[DepsT_contra]]
     ) -> None: ...
 
+    @shows(AgentOptions)
     def __init__(
         self,
         name: str,
@@ -128,6 +130,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     async def run(
         self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]
     ) -> RunResult[OutputT_co]: ...
+    @shows(RunOptions)
     async def run(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]:  # noqa: A002
         """Run until the model is done or a limit is reached.
 
@@ -152,6 +155,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     ) -> RunResult[OutputT_co]: ...
     @overload
     def run_sync(self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]: ...
+    @shows(RunOptions)
     def run_sync(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]:  # noqa: A002
         """Call `run` from sync code: without an event loop, inside a running one, or after one was closed."""
         check_options("Agent.run_sync()", options, RunOptions)
@@ -163,6 +167,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     ) -> RunStream[OutputT_co]: ...
     @overload
     def stream(self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]) -> RunStream[OutputT_co]: ...
+    @shows(RunOptions)
     def stream(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunStream[OutputT_co]:  # noqa: A002
         """Start a run and stream its events; the arguments are those of `run`.
 
@@ -190,6 +195,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     async def resume(
         self, checkpoint: JSONObject, *, deps: DepsT_contra, **options: Unpack[ResumeOptions]
     ) -> RunResult[OutputT_co]: ...
+    @shows(ResumeOptions)
     async def resume(
         self, checkpoint: JSONObject, *, deps: Any = None, **options: Unpack[ResumeOptions]
     ) -> RunResult[OutputT_co]:
@@ -223,6 +229,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     def resume_sync(
         self, checkpoint: JSONObject, *, deps: DepsT_contra, **options: Unpack[ResumeOptions]
     ) -> RunResult[OutputT_co]: ...
+    @shows(ResumeOptions)
     def resume_sync(
         self, checkpoint: JSONObject, *, deps: Any = None, **options: Unpack[ResumeOptions]
     ) -> RunResult[OutputT_co]:
@@ -238,6 +245,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     def resume_stream(
         self, checkpoint: JSONObject, *, deps: DepsT_contra, **options: Unpack[ResumeOptions]
     ) -> RunStream[OutputT_co]: ...
+    @shows(ResumeOptions)
     def resume_stream(
         self, checkpoint: JSONObject, *, deps: Any = None, **options: Unpack[ResumeOptions]
     ) -> RunStream[OutputT_co]:
@@ -273,6 +281,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
 
         return agent_tool(lambda: self._configuration, name, description, timeout)
 
+    @shows(OverrideOptions, dict.fromkeys(OverrideOptions.__annotations__, ...))
     def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> AbstractContextManager[None]:
         """Replace options of this agent for all runs that start within the block, in any thread; for tests.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Literal, assert_type
 
 import pytest
@@ -75,3 +76,38 @@ def test_docstrings_name_every_option(options: Any) -> None:
     """What an editor shows at `Agent` and its methods leads to each of their options."""
     described = {AgentOptions: Agent, RunOptions: Agent.run, ResumeOptions: Agent.resume}[options]
     assert [name for name in options.__annotations__ if f"`{name}`" not in str(described.__doc__)] == []
+
+
+def test_the_signatures_show_the_options() -> None:
+    """As `help()` and editors read them: each with its type, the required one without a default."""
+    shown = inspect.signature(Agent).parameters
+    assert list(shown)[:3] == ["name", "output", "model"]
+    assert set(shown) == {"name", "output", *AgentOptions.__annotations__}
+    assert [name for name, item in shown.items() if item.default is item.empty] == ["name", "model"]
+    assert str(shown["collisions"]) == "collisions: 'Collisions' = 'error'"
+    run, resume = inspect.signature(Agent.run), inspect.signature(Agent.resume)
+    assert set(run.parameters) == {"self", "input", "deps", *RunOptions.__annotations__}
+    assert set(resume.parameters) == {"self", "checkpoint", "deps", *ResumeOptions.__annotations__}
+    assert "history: Sequence[Message] = ()" in str(run).replace("'", "")
+    assert "model: Model | str = Ellipsis" in str(inspect.signature(Agent.override)).replace("'", "")
+
+
+def test_the_defaults_that_signatures_show_are_those_that_hold() -> None:
+    """An agent that is given them has the same configuration."""
+    model = ScriptedModel("x")
+    defaults: Any = {name: item.default for name, item in inspect.signature(Agent).parameters.items()}
+    del defaults["name"], defaults["model"]
+    plain, given = Agent("a", model=model)._setup, Agent("a", model=model, **defaults)._setup
+    assert (given.catalogs.is_lazy, given.catalogs.collisions) == (plain.catalogs.is_lazy, plain.catalogs.collisions)
+    for field in (
+        "instructions",
+        "settings",
+        "tools",
+        "limits",
+        "permissions",
+        "pin",
+        "is_warm",
+        "skills",
+        "reliability",
+    ):
+        assert getattr(given, field) == getattr(plain, field), field
