@@ -308,5 +308,6 @@ async def test_killed_before_the_ack(
                 [state] = await until_over(runs, "run")
                 while (await admin.call("STREAM.INFO", f"{prefix}_work"))["state"]["messages"]:  # noqa: ASYNC110  (a server)
                     await anyio.sleep(0.05)
-        assert value(telemetry, semconv.QUEUE_REDELIVERED, agent="killed") >= 1
+        counted = {point.name: (point.value, dict(point.attributes)) for point in telemetry.metrics}
+        assert value(telemetry, semconv.QUEUE_REDELIVERED, agent="killed") >= 1, counted
     assert (state.status, log.read_text()) == ("completed", "tool\n")
