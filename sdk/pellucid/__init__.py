@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from pellucid.module_names import load_within, module_getattr
+from pellucid.module_names import load_within, module_dir, module_getattr
 from pellucid.version import __version__
 
 if TYPE_CHECKING:
@@ -280,6 +280,4 @@ if not TYPE_CHECKING:
         | {module: partial(import_module, f"{__name__}.{module}") for module in _MODULES},
         deprecated={"Telemetry": (__name__, "TelemetryOptions")},
     )
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)

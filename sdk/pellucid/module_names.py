@@ -28,6 +28,16 @@ def load_within(package: str, names: Mapping[str, Iterable[str]]) -> dict[str, C
     return load_from({name: f"{package}.{module}" for module, defined in names.items() for name in defined})
 
 
+def module_dir(module: str) -> Callable[[], list[str]]:
+    """Return `__dir__` of a module: its names, also those of `__all__` that are not loaded yet."""
+
+    def listed() -> list[str]:
+        namespace = vars(sys.modules[module])
+        return sorted({*namespace, *namespace["__all__"]})
+
+    return listed
+
+
 def module_getattr(
     module: str, *, lazy: Mapping[str, Callable[[], Any]] = _NONE, deprecated: Mapping[str, tuple[str, str]] = _NONE
 ) -> Callable[[str], Any]:

@@ -14,7 +14,7 @@ from pellucid.models.base import (
 )
 from pellucid.models.names import ADAPTERS, adapter
 from pellucid.models.prices import Prices, PublishedPrices
-from pellucid.module_names import load_within, module_getattr
+from pellucid.module_names import load_within, module_dir, module_getattr
 
 if TYPE_CHECKING:
     from pellucid.models.anthropic import AnthropicModel as AnthropicModel
@@ -59,6 +59,4 @@ if not TYPE_CHECKING:
         | load_within(__name__, {"fallback": ["FallbackModel"], "price_table": ["Price", "PriceTable"]}),
         deprecated={name: (f"{__name__}.{home}", new) for name, (home, new) in _MOVED.items()},
     )
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)

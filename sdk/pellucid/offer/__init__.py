@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pellucid.module_names import load_within, module_getattr
+from pellucid.module_names import load_within, module_dir, module_getattr
 
 __all__ = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
 
@@ -14,6 +14,4 @@ else:
         __name__,
         lazy=load_within(__name__, {"explain": ["Explanation"], "policy": ["PermissionRequest", "Policy", "Verdict"]}),
     )
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pellucid.module_names import load_within, module_getattr
+from pellucid.module_names import load_within, module_dir, module_getattr
 from pellucid.providers.listing import Lister
 from pellucid.providers.provider import ExplainContext, ToolHub, ToolProvider
 from pellucid.providers.static import static_tools
@@ -45,6 +45,4 @@ else:
             },
         ),
     )
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from pellucid.module_names import load_within, module_getattr
+from pellucid.module_names import load_within, module_dir, module_getattr
 from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.entered import Entered
@@ -54,6 +54,4 @@ else:
         lazy=load_within(__name__, {"hub_requests": ["HubRequest"], "recording": ["Recorded"]}),
         deprecated={"Telemetry": (__name__, "TelemetryOptions")},
     )
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)

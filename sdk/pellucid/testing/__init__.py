@@ -5,7 +5,7 @@ Names are imported at their first use, each with what it needs: pytest, an HTTP 
 
 from typing import TYPE_CHECKING
 
-from pellucid.module_names import load_from, load_within, module_getattr
+from pellucid.module_names import load_from, load_within, module_dir, module_getattr
 from pellucid.testing.model_calls import no_model_calls
 from pellucid.testing.models import Answer, FunctionModel, Pieces, ScriptedModel, Step
 
@@ -34,9 +34,7 @@ else:
             )
         ),
     )
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)
 
 
 __all__ = [

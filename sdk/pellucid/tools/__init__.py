@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pellucid.module_names import load_within, module_getattr
+from pellucid.module_names import load_within, module_dir, module_getattr
 from pellucid.tools.tool import Builtin, FunctionTool, Hub, Mcp, Tool, ToolSource, tool
 
 __all__ = ["Builtin", "FunctionTool", "Hub", "Mcp", "ProviderTool", "Tool", "ToolSource", "tool"]
@@ -11,6 +11,4 @@ if TYPE_CHECKING:
     from pellucid.tools.provider_tool import ProviderTool
 else:
     __getattr__ = module_getattr(__name__, lazy=load_within(__name__, {"provider_tool": ["ProviderTool"]}))
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __dir__ = module_dir(__name__)
