@@ -13,7 +13,9 @@ from pellucid.telemetry import Boundary
 
 if TYPE_CHECKING:
     from pellucid.approvals.external import ExternalRequest
+    from pellucid.messages import ToolResult
     from pellucid.models import ModelResponse
+    from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 
 
 class RunJournal:
@@ -67,6 +69,28 @@ class RunJournal:
             JournalError: the step was not written.
         """
 
+    async def write_started(self, run: Any, b: Boundary, call_id: str, tool_name: str, *, can_repeat: bool) -> None:
+        """Write that a tool is about to run.
+
+        Args:
+            run: The `Run`.
+            b: Boundary of the call.
+            call_id: Id of the call.
+            tool_name: Name of the tool.
+            can_repeat: Whether a pass that continues after a crash runs the tool again.
+
+        Raises:
+            JournalError: the step was not written.
+        """
+
+    async def write_result(self, run: Any, call_id: str, outcome: ToolResult | Waiting | Suspended | Enqueued) -> None:
+        """Write the result of a call or the checkpoint of its sub-agent; other calls that wait are written elsewhere.
+
+        Raises:
+            JournalError: the step was not written.
+            CheckpointError: something in the result cannot be turned into JSON.
+        """
+
     async def register(self, run: Any, b: Boundary, request: ExternalRequest) -> Registration:
         """Register a call of another process before its dispatch, and write that it has started.
 
@@ -74,6 +98,13 @@ class RunJournal:
             JournalError: the call was not registered.
         """
         return "new"
+
+    async def mark_dispatched(self, result_id: str) -> None:
+        """Mark a call as dispatched."""
+
+    def nested(self, idempotency_key: str) -> RunJournal:
+        """Return the journal of a sub-agent's run, given the idempotency key of the call that starts it."""
+        return self
 
 
 NO_JOURNAL: Final = RunJournal()

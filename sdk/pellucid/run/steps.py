@@ -19,7 +19,7 @@ from pellucid.concurrency.race import shielded
 from pellucid.messages import Message, ToolResult, dump_messages, dump_part
 from pellucid.models import ModelResponse
 from pellucid.run.external import requests_of
-from pellucid.run.journal import ANSWER, BEGUN, RESULT, STARTED, Journal, Registration
+from pellucid.run.journal import ANSWER, BEGUN, RESULT, STARTED, Journal, NestedJournal, Registration
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.run_journal import RunJournal
 from pellucid.run.state import Run
@@ -119,19 +119,8 @@ class DurableJournal(RunJournal):
         }
         await self.inner.write(BEGUN, run.scope.run_id, value, is_progress=False)
 
+    @override
     async def write_started(self, run: Run, b: Boundary, call_id: str, tool_name: str, *, can_repeat: bool) -> None:
-        """Write that a tool is about to run.
-
-        Args:
-            run: The run.
-            b: Boundary of the call.
-            call_id: Id of the call.
-            tool_name: Name of the tool.
-            can_repeat: Whether a pass that continues after a crash runs the tool again.
-
-        Raises:
-            JournalError: the step was not written.
-        """
         if can_repeat and not b.span.get_span_context().is_valid:
             return
         key, value = _started(run, b, call_id, tool_name, can_repeat=can_repeat)
@@ -144,17 +133,12 @@ class DurableJournal(RunJournal):
             value["result_id"] = request.result_id
         return await self.inner.register(request, key, value)
 
+    @override
     async def mark_dispatched(self, result_id: str) -> None:
-        """Mark a call as dispatched."""
         await self.inner.dispatched(result_id)
 
+    @override
     async def write_result(self, run: Run, call_id: str, outcome: ToolResult | Waiting | Suspended | Enqueued) -> None:
-        """Write the result of a call or the checkpoint of its sub-agent; other calls that wait are written elsewhere.
-
-        Raises:
-            JournalError: the step was not written.
-            CheckpointError: something in the result cannot be turned into JSON.
-        """
         if isinstance(outcome, Waiting | Enqueued):
             return
         if isinstance(outcome, ToolResult):
@@ -173,9 +157,13 @@ class DurableJournal(RunJournal):
             }
             await self.inner.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
 
+    @override
+    def nested(self, idempotency_key: str) -> DurableJournal:
+        return DurableJournal(NestedJournal(self.inner, uuid.uuid5(self.namespace, idempotency_key)))
+
 
 def _started(run: Run, b: Boundary, call_id: str, tool_name: str, *, can_repeat: bool) -> tuple[str, dict[str, Any]]:
-    """Return the key and the value of the step that a tool is about to run; the arguments are `write_started`'s."""
+    """Return the key and the value of the step that a tool is about to run; arguments as for `write_started`."""
     return f"{run.scope.iteration}:{call_id}", {
         "call_id": call_id,
         "tool": tool_name,

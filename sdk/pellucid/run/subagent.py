@@ -12,10 +12,9 @@ from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import error_type_of
 from pellucid.run.async_state import background_call
-from pellucid.run.journal import NestedJournal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
-from pellucid.run.run_journal import NO_JOURNAL, RunJournal
+from pellucid.run.run_journal import NO_JOURNAL
 from pellucid.run.start import ResumeRequest, conversation, create_run
 from pellucid.run.state import CallerContext, Configuration, Run, Setup, current_run
 from pellucid.run.tool_results import failure_text
@@ -59,13 +58,12 @@ def agent_tool(
         outer, configuration = current_run(), current()
         pipeline = configuration.pipeline
         target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
-        journal = _journal(outer, ctx)
         caller = CallerContext(
             identity=ctx.identity,
             signal=ctx.signal,
             deps=ctx.deps,
             pipeline=target,
-            journal=journal,
+            journal=outer.journal.nested(ctx.idempotency_key) if outer is not None else NO_JOURNAL,
             check_tools=outer.check_tools if outer is not None else None,
             namespace=namespace,
         )
@@ -85,16 +83,6 @@ def agent_tool(
         timeout=timeout,
         configured=lambda: current().setup,
     )
-
-
-def _journal(outer: Run | None, ctx: ToolContext) -> RunJournal:
-    if outer is None or not outer.journal.is_durable:
-        return NO_JOURNAL
-    from pellucid.run.steps import DurableJournal
-
-    assert isinstance(outer.journal, DurableJournal)
-    namespace = uuid.uuid5(outer.journal.namespace, ctx.idempotency_key)
-    return DurableJournal(NestedJournal(outer.journal.inner, namespace))
 
 
 async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, caller: CallerContext) -> Any:

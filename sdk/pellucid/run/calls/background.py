@@ -16,8 +16,8 @@ from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts, background_call
-from pellucid.run.calls.call import Call, check_running, context_of
-from pellucid.run.calls.invocation import function_of, progress_of
+from pellucid.run.calls.call import Call, check_running, context_of, progress
+from pellucid.run.calls.invocation import function_of
 from pellucid.run.outcomes import Suspended
 from pellucid.run.state import Run
 from pellucid.run.tool_results import failure_text, respond, to_response
@@ -33,13 +33,11 @@ _EXPIRED: Final = "The call did not end before its deadline and was stopped."
 
 async def background(run: Run, b: Boundary, call: Call) -> JSONObject:
     """Start the tool of a call, and return what the model reads until it has ended."""
-    assert run.token is not None  # the run has started
     tool = call.tool.tool
-    progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
     check_running(run)
     facts = CallFacts(f"async_tool_{run.id_of(call.id)}", tool.name, call.id, "same-invocation")
     started = AsyncCall(facts=facts, started=run.scope.now(), dispatch=b.context)
-    ctx = context_of(run, call, **_callbacks(started, tool, progress))
+    ctx = context_of(run, call, **_callbacks(started, tool, progress(run, b, call)))
     limit = _limit(tool)
     register(run, b, started, started.started / 1e9 + limit if limit is not None else None)
     spawn(_work, run, started, partial(function_of(tool), call.arguments, ctx))

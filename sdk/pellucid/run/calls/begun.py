@@ -9,7 +9,6 @@ from anyio.lowlevel import checkpoint
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler
 from pellucid.run.state import Run
-from pellucid.run.steps import DurableJournal
 from pellucid.telemetry import Boundary
 
 
@@ -18,8 +17,7 @@ def begun(handler: Handler) -> Handler:
 
     async def write(run: Run, b: Boundary, call: Call) -> Any:
         if call.runs_here:
-            assert isinstance(run.journal, DurableJournal)  # otherwise the chain does not have this link
-            await run.journal.write_started(run, b, call.id, call.request.name, can_repeat=not call.must_not_repeat)
+            await run.journal.write_started(run, b, call.id, call.request.name, can_repeat=call.tool.tool.idempotent)
             await checkpoint()  # no tool begins in a run that was stopped meanwhile: its result would be lost
             run.check_open()
         return await handler(run, b, call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,14 @@ from pellucid.approvals.decisions import Settled
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, RunCancelled, ToolError
 from pellucid.messages import ToolCall
-from pellucid.run.calls.invocation import INVALID_ARGUMENTS, alternatives_to, read_arguments, unknown_tool
+from pellucid.run.calls.invocation import INVALID_ARGUMENTS, alternatives_to, progress_of, read_arguments, unknown_tool
 from pellucid.run.state import Run
 from pellucid.run.tool_results import halted_text
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import MetaTool
-from pellucid.types import JSONObject
+from pellucid.types import JSONObject, JSONValue
 
 if TYPE_CHECKING:
     from pellucid.offer.policy import Ruling
@@ -105,11 +105,6 @@ class Call:
         tool = self.tool.tool
         return not (tool.execution == "external-dispatch" or isinstance(tool, MetaTool))
 
-    @property
-    def must_not_repeat(self) -> bool:
-        """Whether the call is about to run a tool that may not run twice."""
-        return self.runs_here and not self.tool.tool.idempotent
-
 
 def bind(run: Run, item: Requested) -> Call:
     """Read the arguments of a call, and find out whether it may run."""
@@ -146,6 +141,12 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
         deps=run.deps,
         **more,
     )
+
+
+def progress(run: Run, b: Boundary, call: Call) -> Callable[[JSONValue], None]:
+    """Return the function with which a tool reports its progress."""
+    assert run.token is not None  # the run has started
+    return progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
 
 
 def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:

@@ -9,9 +9,9 @@ from typing import Any
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.context import ToolContext
 from pellucid.errors import JournalError, ReliabilityFailFast, ToolError
-from pellucid.run.calls.call import Call, Requested, bind, check_halted, check_running, context_of
+from pellucid.run.calls.call import Call, Requested, bind, check_halted, check_running, context_of, progress
 from pellucid.run.calls.chain import CallHandler, Handler, Outcome, TurnHandler
-from pellucid.run.calls.invocation import function_of, observed_call, out_of_time, progress_of
+from pellucid.run.calls.invocation import function_of, observed_call, out_of_time
 from pellucid.run.outcomes import Enqueued, Suspended
 from pellucid.run.state import Run
 from pellucid.run.tool_results import failure_of, result_of, with_note
@@ -119,9 +119,7 @@ def _record_waiting(b: Boundary, value: Suspended | Enqueued) -> None:
 
 def run_tool(run: Run, b: Boundary, call: Call) -> Awaitable[Any]:
     """Run the tool of a call; the last handler of most chains."""
-    assert run.token is not None  # the run has started
-    progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
-    return within_timeout(run, call, context_of(run, call, progress=progress))
+    return within_timeout(run, call, context_of(run, call, progress=progress(run, b, call)))
 
 
 async def within_timeout(run: Run, call: Call, ctx: ToolContext) -> Any:

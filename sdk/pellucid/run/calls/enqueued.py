@@ -6,13 +6,11 @@ from pellucid.approvals.checkpoint import trace_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import shielded
 from pellucid.context import ExternalCall
-from pellucid.run.calls.call import Call, check_running, context_of
+from pellucid.run.calls.call import Call, check_running, context_of, progress
 from pellucid.run.calls.core import within_timeout
-from pellucid.run.calls.invocation import progress_of
 from pellucid.run.external import add_dispatched
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
-from pellucid.run.steps import DurableJournal
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
@@ -20,24 +18,20 @@ from pellucid.types import JSONObject
 
 async def enqueued(run: Run, b: Boundary, call: Call) -> JSONObject | Enqueued:
     """Run the tool of a call, which dispatches it; in a durable run, only once it is registered, and once only."""
-    assert run.token is not None  # the run has started
     request = _new_request(run, b, call.tool.tool, call.id, call.arguments)
-    progress = progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
-    ctx = context_of(run, call, progress=progress, external=_external_call(run, request))
+    ctx = context_of(run, call, progress=progress(run, b, call), external=_external_call(run, request))
     check_running(run)
     registration = await run.journal.register(run, b, request)
     if registration == "new":
         await within_timeout(run, call, ctx)
-        if isinstance(run.journal, DurableJournal) and not request.takes_place:  # otherwise once its span has ended
-            return await shielded(_mark_dispatched, run, run.journal, b, request)
+        if run.journal.is_durable and not request.takes_place:  # otherwise once its span has ended
+            return await shielded(_mark_dispatched, run, b, request)
     return add_dispatched(run, b, request, registration)
 
 
-async def _mark_dispatched(
-    run: Run, journal: DurableJournal, b: Boundary, request: ExternalRequest
-) -> JSONObject | Enqueued:
+async def _mark_dispatched(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
     """Mark a call as dispatched, and emit it: a later pass does neither."""
-    await journal.mark_dispatched(request.result_id)
+    await run.journal.mark_dispatched(request.result_id)
     return add_dispatched(run, b, request, "new")
 
 
