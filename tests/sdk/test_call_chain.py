@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any, Final
 
 import pytest
 
+from bench.measure import first_run
 from pellucid import Agent, Reliability, Rule, Tool, ok
 from pellucid.run.calls.chain import LINKS, Need, chain_of
 from pellucid.testing import ScriptedModel
@@ -61,20 +60,6 @@ def test_a_call_of_an_unknown_tool_is_observed_and_refused() -> None:
 
 def test_a_plain_agent_loads_no_link_that_it_does_not_need() -> None:
     """Their modules are loaded when the first call needs them."""
-    code = """
-import sys
-from pellucid import Agent, ToolCall, tool
-from pellucid.testing import ScriptedModel
-
-@tool
-def add(a: int, b: int) -> int:
-    "Add."
-    return a + b
-
-agent = Agent("a", model=ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done"), tools=[add])
-assert agent.run_sync("go").output == "done"
-print(*sorted(name for name in sys.modules if name.startswith("pellucid.run.calls.")))
-"""
-    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
-    loaded = {name.rpartition(".")[2] for name in process.stdout.split()}
+    loaded = {name.removeprefix("pellucid.run.calls.") for name in first_run()}
+    assert "core" in loaded
     assert not loaded & {"approved", "begun", "enqueued", "guarded", "in_turn", "journalled", "permitted", "activating"}

@@ -50,8 +50,7 @@ _USAGE: Final[_Fields] = {
     "by_modality": _MAPPING,
 }
 _PLAIN_RESPONSE: Final = {*product((str,), (str, NoneType), (str, NoneType))}
-_PLAIN_MESSAGE: Final = {(str, str), (str, NoneType)}
-_PLAIN_CALL: Final = {(str, str), (str, NoneType)}
+_TEXT_AND_OPTIONAL: Final = {*product((str,), (str, NoneType))}
 _PLAIN_COUNTS: Final = {int, NoneType}
 _PLAIN_VALUES: Final = {str, int, float, bool, NoneType}
 _counts_of: Final = attrgetter(*_COUNTS)
@@ -91,7 +90,7 @@ def _is_plain(response: ModelResponse) -> bool:
         return False
     return (
         (type(response.finish_reason), type(response.model), type(response.id)) in _PLAIN_RESPONSE
-        and (type(message.role), type(message.finish_reason)) in _PLAIN_MESSAGE
+        and (type(message.role), type(message.finish_reason)) in _TEXT_AND_OPTIONAL
         and {*map(type, _counts_of(usage))} <= _PLAIN_COUNTS
         and not (response.attributes or usage.by_modality or usage.cost is not None)
         and all(map(_is_plain_part, message.parts))
@@ -102,7 +101,7 @@ def _is_plain_part(part: object) -> bool:
     if type(part) is ToolCall:
         arguments = part.arguments
         return bool(part.name) and (
-            (type(part.name), type(part.id)) in _PLAIN_CALL
+            (type(part.name), type(part.id)) in _TEXT_AND_OPTIONAL
             and (type(arguments) is str or (type(arguments) is dict and _is_flat(arguments)))
         )
     return type(part) is TextPart and type(part.content) is str
