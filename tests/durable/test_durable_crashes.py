@@ -13,7 +13,7 @@ import pytest
 
 from pellucid import ToolResult
 from pellucid.durable_runs import DurableRuns
-from pellucid.run.fold import INTERRUPTED
+from pellucid.run.pausing.fold import INTERRUPTED
 from support.durable_scene import Journey, go_through, scene, watch
 from support.processes import PATIENCE, command
 

@@ -11,7 +11,7 @@ import pytest
 
 from pellucid import Agent, Decision, Limits, Tool, ToolCall, ToolResult
 from pellucid.durable_runs import DurableRuns
-from pellucid.run.fold import INTERRUPTED
+from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.testing import FunctionModel
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pellucid import (
 )
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import Fenced, StoreUnavailable
-from pellucid.run.fold import INTERRUPTED
+from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
 from support.durable_agents import JOB, OWED, PAY, Stop, nothing, results

@@ -17,7 +17,7 @@ import pytest
 
 from pellucid import Decision, Identity, ToolResult
 from pellucid.durable_runs import DurableRuns
-from pellucid.run.fold import INTERRUPTED
+from pellucid.run.pausing.fold import INTERRUPTED
 from support.durable_scene import FIRST, Journey, scene
 from support.nats_faults import FaultyQueue
 from support.nats_server import Admin, nats_server

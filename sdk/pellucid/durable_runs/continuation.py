@@ -13,8 +13,8 @@ from pellucid.approvals.external import CallStatus, ExternalResult, expired_text
 from pellucid.durable import CallRecord, Claim, JournalEntry, RunRecord
 from pellucid.durable_runs.records import identity_of, span_of
 from pellucid.messages import Message, dump_messages, load_messages
-from pellucid.run.fold import changes_state, fold
 from pellucid.run.journal import Folded
+from pellucid.run.pausing.fold import changes_state, fold
 from pellucid.run.start import ResumeRequest
 
 

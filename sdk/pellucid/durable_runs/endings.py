@@ -24,6 +24,7 @@ from pellucid.messages import Message
 from pellucid.models import ModelRequest, ModelResponse, StreamItem
 from pellucid.options import CallerOptions
 from pellucid.run.ending import end_unresumed
+from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.start import ResumeRequest
 from pellucid.run.state import Run
 from pellucid.telemetry import Pipeline, Scope
@@ -122,10 +123,10 @@ def start_context(claim: Claim, run: Run, before: SpanContext | None) -> Context
         run: The run; of one that resumes another, the checkpoint has the context.
         before: Span of an earlier pass that did not end.
     """
-    if run.resumption is not None:
+    if run.pausing.resumption is not None:
         return None
     if before is not None:
-        run.links = [before]
+        pausing_of(run).links = [before]
         return set_span_in_context(NonRecordingSpan(before), Context())
     return context_of(cast("dict[str, str]", claim.run.trace)) if claim.run.trace else None
 

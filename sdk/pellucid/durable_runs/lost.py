@@ -13,8 +13,8 @@ from pellucid.durable import CallRecord, Claim, JournalEntry
 from pellucid.durable_runs.records import span_of
 from pellucid.errors import PassLost, ToolError
 from pellucid.messages import ToolCall
-from pellucid.run.fold import INTERRUPTED
 from pellucid.run.journal import BEGUN, RESULT, STARTED
+from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.run.state import Run
 from pellucid.telemetry import DISPATCH, RUN, Scope, boundary
 from pellucid.telemetry.restored import restored

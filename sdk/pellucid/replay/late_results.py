@@ -11,7 +11,9 @@ from anyio.lowlevel import checkpoint
 
 from pellucid import semconv
 from pellucid.replay.taped_run import TapedRun
+from pellucid.run.pausing.state import pending
 from pellucid.run.state import current_run
+from pellucid.run.unpaused import UNPAUSED
 
 if TYPE_CHECKING:
     from pellucid.replay.tape import TapedSpan
@@ -79,7 +81,7 @@ class LateResults:
 async def _settled(result_ids: Collection[Any]) -> None:
     """Wait until these calls of the current run, which are about to end, have their results."""
     run = current_run()
-    running = run.async_calls.running if run is not None else ()
-    pending = [call for call in running if call.facts.result_id in result_ids]
-    while any(call.status is None for call in pending):
+    running = pending(run).calls.running if run is not None and run.pausing is not UNPAUSED else ()
+    ending = [call for call in running if call.facts.result_id in result_ids]
+    while any(call.status is None for call in ending):
         await checkpoint()

@@ -13,7 +13,7 @@ from pellucid.messages import ToolResult
 from pellucid.replay import contents
 from pellucid.replay.tape import Tape, TapedSpan, TapeError
 from pellucid.replay.taped_run import TapedRun
-from pellucid.run.fold import INTERRUPTED
+from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.telemetry.sanitize import dumps
 
 _INTERRUPTED: Final = dumps(INTERRUPTED).removesuffix('"')

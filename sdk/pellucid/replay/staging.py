@@ -25,6 +25,7 @@ from pellucid.replay.playback import Playback
 from pellucid.replay.stand_ins import TapeModel, TapeProvider
 from pellucid.replay.tape import TapedSpan
 from pellucid.run.outcomes import Suspended
+from pellucid.run.pausing.state import pending
 from pellucid.run.state import Configuration, Setup, current_run
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
@@ -125,7 +126,7 @@ class _StagedProvider(TapeProvider):
         if span.outcome != semconv.COMPLETED:  # such as one that timed out
             if isinstance(value, Suspended) and (run := current_run()) is not None:
                 for request in value.external:
-                    run.async_calls.nested.pop(request.result_id, None)  # nobody waits for them
+                    pending(run).calls.nested.pop(request.result_id, None)  # nobody waits for them
             raise contents.tool_failure(span)
         return value
 

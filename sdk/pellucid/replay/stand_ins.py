@@ -25,6 +25,7 @@ from pellucid.replay import contents
 from pellucid.replay.playback import Playback
 from pellucid.replay.tape import TapedSpan
 from pellucid.replay.taped_tools import tools_of
+from pellucid.run.pausing.state import pending
 from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
 from pellucid.tools import Tool
@@ -238,7 +239,7 @@ class TapeProvider:
             await self._playback.late.take_turn(wait)
         status, run = wait.get(semconv.ASYNC_STATUS), current_run()
         if status == "expired" and run is not None:
-            for call in run.async_calls.running:
+            for call in pending(run).calls.running:
                 if call.facts.tool_call_id == call_id:
                     call.scope.cancel()
             await anyio.sleep_forever()

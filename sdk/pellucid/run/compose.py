@@ -11,7 +11,6 @@ from pellucid.errors import ConfigError
 from pellucid.messages import ProviderToolDefinition
 from pellucid.models import Model, ModelRequest, OutputSchema, Settings
 from pellucid.models.alternatives import candidates
-from pellucid.run.async_calls import narrow
 from pellucid.run.state import Run
 from pellucid.telemetry import COMPOSE, boundary
 from pellucid.tools.catalog import Catalog
@@ -38,9 +37,9 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
-            listed, catalog = catalog.bindings, await narrow(run, b, catalog)
-            if run.check_tools is not None:
-                run.check_tools(binding.tool for name, binding in listed.items() if name not in catalog.denied)
+            listed, catalog = catalog.bindings, await run.pausing.narrow(run, b, catalog)
+            if (check := run.caller.check_tools) is not None:
+                check(binding.tool for name, binding in listed.items() if name not in catalog.denied)
         definitions = () if closing else catalog.definitions
         if not closing:
             _check_provider_tools(run.setup.model, catalog.provider_tools)
@@ -49,7 +48,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             offering.add(catalog)
         offering.report_shadowed(b, catalog)
         request = ModelRequest(
-            instructions=run.instructions,
+            instructions=_instructions(run),
             messages=tuple(messages),
             tools=definitions,
             settings=run.setup.settings,
@@ -65,6 +64,13 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
         b.record_output(record)
         return request, catalog
+
+
+def _instructions(run: Run) -> str | None:
+    """Return the instructions of the agent and, after them, the notices of providers."""
+    if not run.notices:
+        return run.setup.instructions
+    return "\n\n".join(filter(None, (run.setup.instructions, *run.notices)))
 
 
 def _check_provider_tools(model: Model, tools: Sequence[ProviderToolDefinition]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pellucid.context import DiscoveryContext
 from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed
 from pellucid.providers.listing import Lister, list_all
+from pellucid.run.rules import gate_of
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog, ProviderCatalog
@@ -28,8 +29,22 @@ async def discover(run: Run) -> Catalog:
     setup = run.setup
     guard = partial(_guarded, run, setup.reliability) if setup.reliability is not None else None
     within = run.limits.discovery_timeout
-    parts = await list_all(setup.listers, run.scope, run.discovery_context(), within=within, guard=guard)
+    parts = await list_all(setup.listers, run.scope, _context_of(run), within=within, guard=guard)
     return await setup.catalogs.merged(parts)
+
+
+def _context_of(run: Run) -> DiscoveryContext:
+    """Return the providers' context for this iteration."""
+    active = run.conversation.active_skills()
+    return DiscoveryContext(
+        iteration=run.scope.iteration,
+        active_skill_id=active[-1] if active else None,
+        active_skill_ids=active,
+        identity=run.scope.identity,
+        signal=run.caller.signal,
+        deadline=run.scope.deadline,
+        notify=lambda notice: run.notices.update({notice: None}),
+    )
 
 
 async def _guarded(
@@ -48,7 +63,7 @@ async def _guarded(
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
-    gate = run.gate(reliability, Subject("discovery", lister.provider.id), obstacle, b)
+    gate = gate_of(run, reliability, Subject("discovery", lister.provider.id), obstacle, b)
 
     async def fall_back(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:

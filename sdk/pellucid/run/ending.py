@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from pellucid.approvals.external import ExternalRequest
-from pellucid.run.external import adopt, apply_results
 from pellucid.run.loop import conclude, opened
+from pellucid.run.pausing.external import adopt, apply_results
+from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.state import Run
 
 
@@ -19,11 +20,12 @@ def end_unresumed(run: Run, error: Exception, others: Iterable[ExternalRequest] 
         error: Why it ends.
         others: Calls of other processes that are not in the checkpoint from which the run would resume.
     """
-    resumed = run.resumption
+    pausing = pausing_of(run)
+    resumed = pausing.resumption
     if resumed is not None:
         resumed.is_claimed = True  # what it waits for ends with it
         run.scope.iteration = resumed.checkpoint.iteration
-        run.approvals.expect(resumed.checkpoint.approvals)
+        pausing.expect(resumed.checkpoint.approvals)
     with opened(run) as (b, _):
         run.scope.open[run] = partial(conclude, run, b)
         b.note(iterations=run.scope.iteration)

@@ -22,6 +22,7 @@ from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
 from pellucid.models.alternatives import as_model_error, candidates, falls_back, last_of
 from pellucid.models.response_check import check_response
 from pellucid.run.model_stream import Chunks, read_stream
+from pellucid.run.rules import gate_of
 from pellucid.run.state import Run
 from pellucid.run.structured_output import prompted
 from pellucid.run.token_metrics import count_failed, count_tokens
@@ -90,11 +91,11 @@ class _Inference:
 
         Readers of a durable run can tell the attempts apart.
         """
-        return bool(self.partial) and self.run.reader is not None
+        return bool(self.partial) and self.run.caller.stream is not None
 
     async def guarded(self, reliability: Reliability) -> ModelResponse:
         """Make attempts under the reliability rules."""
-        self.gate = gate = self.run.gate(reliability, _subject(self.models[0]), self._obstacle)
+        self.gate = gate = gate_of(self.run, reliability, _subject(self.models[0]), self._obstacle)
         return await gate.run(
             self.attempt, fall_back=self._fall_back, next_model=self._next_model, continues=self.falls_back
         )
@@ -131,8 +132,8 @@ class _Inference:
         """Call the model once, within a boundary."""
         self.attempts += 1
         self.partial.clear()
-        run = self.run
-        self.is_streamed = run.reader is not None or (run.live is not None and run.live.is_wanted())
+        run, live = self.run, self.run.caller.live
+        self.is_streamed = run.caller.stream is not None or (live is not None and live.is_wanted())
         try:
             return await self._observed(self.models[0])
         except ModelError as error:
@@ -151,7 +152,7 @@ class _Inference:
             model_provider=model.provider_name,
             server_address=getattr(model, "server_address", None),
             server_port=getattr(model, "server_port", None),
-            conversation_id=run.conversation_id,
+            conversation_id=run.caller.conversation_id,
             stream=self.is_streamed or None,
             output_type="json" if request.output is not None else None,
             attempt=self.attempts,
@@ -200,7 +201,8 @@ class _Inference:
 
     async def _streamed(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
         run, chunks = self.run, Chunks(self.run, b, self.partial)
-        send = run.live.sender(run.scope.iteration, self.attempts, is_closing=self.is_closing) if run.live else None
+        live = run.caller.live
+        send = live.sender(run.scope.iteration, self.attempts, is_closing=self.is_closing) if live else None
         response_model: str | None = None
         run.scope.open[chunks] = lambda: chunks.count(_labels(model))  # if the run is abandoned
         timeout = run.limits.model_timeout

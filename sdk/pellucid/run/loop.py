@@ -13,26 +13,20 @@ from anyio.lowlevel import checkpoint, current_token
 from opentelemetry.trace import SpanContext, format_trace_id
 
 from pellucid import semconv
-from pellucid.approvals.checkpoint import in_trace
-from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import begins_at_once, race
 from pellucid.errors import JournalError, PolicyHalt, RunCancelled
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
 from pellucid.models.alternatives import candidates
 from pellucid.run.answers import accept
-from pellucid.run.async_calls import deliver, next_results
-from pellucid.run.calls.background import cancel_running, stop_all
 from pellucid.run.compose import compose
+from pellucid.run.conclusion import conclude_calls
 from pellucid.run.configuration import record_configuration
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
-from pellucid.run.external import cancel_all
 from pellucid.run.inference import infer, without_repeated_ids
-from pellucid.run.outcomes import Paused, RunResult, Status
-from pellucid.run.pause import AWAITING, conclude_calls, pause, suspend, withdraw
-from pellucid.run.resume import interrupted_answer, resume
-from pellucid.run.state import Run, enter_run, leave_run
+from pellucid.run.outcomes import AWAITING, RunResult, Status
+from pellucid.run.state import Run, enter_run, leave_run, stopped
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
@@ -70,7 +64,7 @@ async def execute(run: Run) -> RunResult[Any]:
                 except Exception as error:  # noqa: BLE001  (raised below)
                     outcomes.append(error)
 
-            with run.signal.calling(stop) if run.signal is not None else nullcontext():
+            with run.caller.signal.calling(stop) if run.caller.signal is not None else nullcontext():
                 await race(work, token=run.token)
     finally:
         run.close()
@@ -84,36 +78,33 @@ async def execute(run: Run) -> RunResult[Any]:
         return outcome
     if outcome is not None:
         raise outcome
-    raise run.stopped()
+    raise stopped(run)
 
 
 @contextmanager
 def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
     """Open the boundary of a run, in the trace that it continues; yield it and its links."""
-    setup, resumed = run.setup, run.resumption
+    setup, resumed = run.setup, run.pausing.resumption
     with (
-        in_trace(resumed.checkpoint, is_nested=run.nesting.outer is not None)
-        if resumed is not None
-        else nullcontext() as links,
+        run.pausing.in_trace(run) as links,
         boundary(
             run.scope,
             RUN,
             setup.name,
             agent=setup.name,
             model=(setup.model.name or None) if len(candidates(setup.model)) == 1 else None,
-            conversation_id=run.conversation_id,
+            conversation_id=run.caller.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
             durable_run_id=run.journal.run_id,
             output_type="json" if setup.output is not None else None,
             **setup.settings,
         ) as b,
     ):
-        all_links = [*(links or ()), *run.links]
-        for link in all_links:
+        for link in links:
             b.link(link)
         if setup.description and b.records:
             b.note(description=run.scope.label(setup.description))
-        yield b, all_links
+        yield b, links
 
 
 async def _observed(run: Run) -> RunResult[Any]:
@@ -128,18 +119,19 @@ async def _observed(run: Run) -> RunResult[Any]:
                 await run.journal.write_begun(run, b, links)
                 return await _loop(run, b)
             finally:
-                await stop_all(run)
+                await run.pausing.stop(run)
         except PolicyHalt as halt:
             halt.messages = tuple(run.conversation.messages)
             raise
         except (JournalError, anyio.get_cancelled_exc_class()) as error:
             # Another process continues a durable run, unless it was cancelled or passed its deadline.
-            run.is_interrupted = run.journal.is_durable and (isinstance(error, JournalError) or not run.stop_cause())
+            if run.journal.is_durable:
+                run.pausing.is_interrupted = isinstance(error, JournalError) or not run.stop_cause()
             raise
         except Exception as error:
             # A failure in a run that was cancelled is a cancellation to its caller.
-            if run.signal is not None and run.signal.cancelled and not isinstance(error, RunCancelled):
-                raise RunCancelled(run.scope.agent, run.signal.reason) from error
+            if run.caller.signal is not None and run.caller.signal.cancelled and not isinstance(error, RunCancelled):
+                raise RunCancelled(run.scope.agent, run.caller.signal.reason) from error
             raise
         finally:
             conclude(run, b)
@@ -148,7 +140,7 @@ async def _observed(run: Run) -> RunResult[Any]:
 
 
 def conclude(run: Run, b: Boundary) -> None:
-    """Count the calls of a run that ends, once, and withdraw its pending approvals."""
+    """Count the calls of a run that ends, once, and withdraw what it waits for."""
     if run.scope.open.pop(run, None) is None:
         return
     if run.tally.model_calls and b.noted("finish_reasons") is None:
@@ -158,12 +150,7 @@ def conclude(run: Run, b: Boundary) -> None:
         labels[semconv.REQUEST_MODEL] = model
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
-    cancel_running(run)  # those of an abandoned run; otherwise none are left
-    if run.is_interrupted:
-        return
-    withdraw(run, b)
-    if run.resumption is None or run.resumption.is_claimed:
-        cancel_all(run)
+    run.pausing.conclude(run, b)
 
 
 async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
@@ -172,8 +159,10 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     can_repair = True
     # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
-    if run.resumption is not None:
-        catalog, stop = await resume(run, b, run.resumption)
+    if run.pausing.resumption is not None:
+        from pellucid.run.resume import interrupted_answer, resume
+
+        catalog, stop = await resume(run, b, run.pausing.resumption)
         response, can_repair = interrupted_answer(run)
     while stop is None:
         if response is None:
@@ -183,8 +172,8 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         if calls := response.message.tool_calls:
             run.check_stopped()
             stop = conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
-        elif not await next_results(run, b):
-            if run.async_calls.external:
+        elif not await run.pausing.next_results(run, b):
+            if run.pausing.awaits_results:
                 stop = AWAITING
             elif (answer := accept(run, b, response, can_repair=can_repair)) is not None:
                 return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
@@ -200,14 +189,11 @@ async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: Mod
     Raises:
         OutputError: the answer does not fit the output type.
     """
-    await run.async_calls.all_ended()  # the checkpoint or the closing answer has their results
-    if run.approvals.paused is None and run.async_calls.external:
-        suspend(run, Paused((), (), {}, {}))
-    if (paused := run.approvals.paused) is not None:
+    if (paused := await run.pausing.end(run)) is not None:
         status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
         return _finish(run, b, status, status, "tool_call")
     if response is None:
-        deliver(run, b)
+        run.pausing.deliver(run, b)
         response = await _closing_answer(run, b, catalog, stop)
     answer = accept(run, b, response, can_repair=False)
     assert answer is not None  # otherwise it raises
@@ -222,7 +208,7 @@ async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelRes
     run.scope.iteration += 1
     b.note(iterations=run.scope.iteration)
     run.check_stopped()
-    deliver(run, b)
+    run.pausing.deliver(run, b)
     discovered = await discover(run)
     run.check_stopped()
     request, catalog = await compose(run, discovered)
@@ -256,7 +242,7 @@ async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) ->
 def _finish(
     run: Run, b: Boundary, status: Status, stop_reason: str, finish_reason: str, output: Any = None
 ) -> RunResult[Any]:
-    scope, messages, paused = run.scope, run.conversation.messages, run.approvals.paused
+    scope, messages = run.scope, run.conversation.messages
     b.note(stop_reason=stop_reason, finish_reasons=(finish_reason,))
     answer = next(message for message in reversed(messages) if message.role == "assistant")
     b.record_output(lambda recorder: recorder.answer(answer, finish_reason))
@@ -266,18 +252,11 @@ def _finish(
         status=status,
         output=output,
         messages=tuple(messages),
-        usage=run.spent,
+        usage=run.nesting.spent,
         iterations=scope.iteration,
         stop_reason=stop_reason,
         trace_id=format_trace_id(b.span.get_span_context().trace_id),
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),
-        approvals=tuple(waiting.request for waiting in paused.waiting) if paused is not None else (),
-        external=(*_owed(run), *paused.external) if paused is not None else (),
-        checkpoint=pause(run, b, paused) if paused is not None else None,
+        **run.pausing.in_result(run, b),
     )
-
-
-def _owed(run: Run) -> list[ExternalRequest]:
-    """Return the calls whose results other processes owe to this run."""
-    return [call.request for call in run.async_calls.external if call.request is not None]

@@ -117,8 +117,8 @@ class _Pieces:
     def __init__(self, run: Run, b: Boundary) -> None:
         self._scope = run.scope
         self._span = b.span.get_span_context()
-        self._to_reader = () if run.reader is None else (run.reader,)
-        self._others = tuple(listeners for listeners in run.scope.listeners if listeners is not run.reader)
+        self._to_reader = () if run.caller.stream is None else (run.caller.stream,)
+        self._others = tuple(listeners for listeners in run.scope.listeners if listeners is not run.caller.stream)
 
     def emit(self, delta: ModelDelta) -> None:
         """Emit a piece."""

@@ -18,6 +18,10 @@ MOST_OUTPUT: Final = 2_000
 Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval", "awaiting_tools"]
 
 
+AWAITING: Final = "awaiting"
+"""Reason why the loop ends: calls wait for approvals or external results."""
+
+
 @dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `RunResult[Output](...)`
 class RunResult(Generic[OutputT_co]):
     """Result of a run.

@@ -12,13 +12,15 @@ from pellucid.approvals.external import ExternalResult, settle_results
 from pellucid.errors import CheckpointError, PolicyHalt
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
-from pellucid.run.async_calls import emit_continued, narrow
+from pellucid.run.conclusion import conclude_calls, in_order, not_run
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
-from pellucid.run.external import apply_results, restore, results_in_place
 from pellucid.run.journal import Folded
-from pellucid.run.outcomes import Paused, Waiting
-from pellucid.run.pause import AWAITING, conclude_calls, in_order, not_run
+from pellucid.run.outcomes import AWAITING, Paused, Waiting
+from pellucid.run.pausing.async_calls import emit_continued
+from pellucid.run.pausing.external import apply_results, restore, results_in_place
+from pellucid.run.pausing.pausing import pausing_of
+from pellucid.run.pausing.state import pending
 from pellucid.run.state import Run
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import Boundary
@@ -58,7 +60,9 @@ def prepare(
     resuming |= {
         call_id for call_id, paused in nested.items() if any(item.expires(now) for item in paused.all_external)
     }
-    run.resumption = Resumption(
+    pausing = pausing_of(run)
+    pausing.folded = folded
+    pausing.resumption = resumption = Resumption(
         checkpoint=state,
         results=state.known_results,
         settled={approval.request.tool_call_id: approval for key, approval in settled.items() if key not in inner},
@@ -77,8 +81,7 @@ def prepare(
         still_paused={call_id: paused for call_id, paused in state.nested.items() if call_id not in resuming},
         claims=claims,
     )
-    run.folded = folded
-    run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
+    run.tally.tool_calls = state.tool_calls - len(resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
     restore(run, state)
     run.offering.names.update(call.name for call in run.conversation.calls)
@@ -99,7 +102,7 @@ async def _claim(run: Run, resumption: Resumption, catalog: Catalog, calls: Sequ
     await claim(resumption.claims, resumption.checkpoint.id)
     resumption.is_claimed = True
     run.check_open()
-    run.approvals.expect(resumption.checkpoint.approvals)
+    pending(run).expect(resumption.checkpoint.approvals)
     return edited
 
 
@@ -126,17 +129,18 @@ def check_edited(request: ApprovalRequest, arguments: JSONObject, validator: Val
 
 async def resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:
     """Run the calls that were decided about, in the iteration that requested them."""
+    state = pending(run)
     calls, messages = run.conversation.calls, run.conversation.messages
     run.scope.iteration = resumption.checkpoint.iteration
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
-    folded = run.folded
+    folded = state.folded
     left = folded.left if folded is not None else not resumption.checkpoint.has_external
     has_calls = bool(resumption.settled or resumption.nested or left)
     catalog = Catalog(bindings={})
     try:
         if has_calls:
-            catalog = await narrow(run, b, await discover(run))
+            catalog = await run.pausing.narrow(run, b, await discover(run))
     except PolicyHalt as halt:
         messages.append(Message("tool", in_order(calls, not_run(halt, calls), resumption.results.values())))
         raise
@@ -149,7 +153,7 @@ async def resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
     still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
-    enqueued = any(call.takes_place for call in run.async_calls.external)
+    enqueued = any(call.takes_place for call in state.calls.external)
     is_waiting = bool(done.waiting or waiting or done.nested or still_paused or enqueued)
     placed = results_in_place(run) if run.halted is not None or not is_waiting else {}
     new = [*done.results, *placed.values()]
@@ -168,7 +172,7 @@ async def resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog
     if stop != AWAITING and placed:
         emit_continued(run, b, placed)
     # Approvals and external calls are one group, unless the run was interrupted before it waited for them.
-    if run.async_calls.external and folded is None:
+    if run.pausing.awaits_results and folded is None:
         stop = AWAITING
     return catalog, stop
 
@@ -179,7 +183,8 @@ def interrupted_answer(run: Run) -> tuple[ModelResponse | None, bool]:
     Returns:
         The answer, and whether the model may correct it if it does not fit the output type.
     """
-    folded, last = run.folded, run.conversation.messages[-1]
-    if folded is None or last.role != "assistant" or run.approvals.paused is not None:
+    state, last = pending(run), run.conversation.messages[-1]
+    folded = state.folded
+    if folded is None or last.role != "assistant" or state.paused is not None:
         return None, folded.can_repair if folded is not None else True
     return folded.answer, folded.can_repair

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunJournal:
-    """Journal of a run that is not durable: nothing is written. `pellucid.run.steps` has that of a durable run.
+    """Journal of a run that is not durable: nothing is written. `pellucid.run.pausing.steps` has that of a durable run.
 
     Attributes:
         is_durable: Whether another process can continue the run.

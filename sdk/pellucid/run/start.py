@@ -15,7 +15,6 @@ from pellucid.approvals.external import ExternalResult
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
 from pellucid.run.journal import Folded, Journal
-from pellucid.run.resume import prepare
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.text import excerpt
@@ -47,7 +46,15 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
         CheckpointError: the checkpoint is another agent's, or the decisions do not fit it.
     """
     if not isinstance(source, ResumeRequest):
-        return Run(setup, source, context)
+        run = Run(setup, source, context)
+        if run.journal.is_durable:
+            from pellucid.run.pausing.pausing import pausing_of
+
+            pausing_of(run)
+        return run
+    from pellucid.run.pausing.pausing import pausing_of
+    from pellucid.run.resume import prepare
+
     checkpoint = source.checkpoint
     if checkpoint.agent != setup.name:
         raise CheckpointError(
@@ -56,7 +63,7 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
     context = replace(context, identity=context.identity or checkpoint.identity)
     run = Run(setup, checkpoint.conversation, context)
     prepare(run, checkpoint, source.decisions, source.results, source.claims, source.folded)
-    run.links = source.links
+    pausing_of(run).links = source.links
     return run
 
 
@@ -64,7 +71,7 @@ def journal_of(journal: Journal | None) -> RunJournal:
     """Return the journal of a run, which writes nothing if the run is not durable."""
     if journal is None:
         return NO_JOURNAL
-    from pellucid.run.steps import DurableJournal
+    from pellucid.run.pausing.steps import DurableJournal
 
     return DurableJournal(journal)
 

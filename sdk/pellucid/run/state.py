@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken
-from opentelemetry.trace import SpanContext
 
-from pellucid.approvals.checkpoint import Checkpoint, Resumption
-from pellucid.approvals.decisions import ApprovalRequest
-from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
+from pellucid.context import CancelToken, Identity, Limits
 from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.offer.offering import Offering
 from pellucid.providers.listing import Lister
-from pellucid.run.async_state import AsyncCalls
-from pellucid.run.journal import Folded, LiveText
-from pellucid.run.outcomes import Paused
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.structured_output import Output
-from pellucid.telemetry import Boundary, Listeners, Pipeline, Scope, current_scope
+from pellucid.run.unpaused import UNPAUSED, Unpaused
+from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
 from pellucid.text import excerpt
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
@@ -35,7 +30,8 @@ from pellucid.tools.tool import Tool
 if TYPE_CHECKING:
     from pellucid.offer.permission import Permissions
     from pellucid.providers.skills import ActiveSkills, Skill
-    from pellucid.reliability import Decision, Gate, Reliability, Subject
+    from pellucid.reliability import Reliability
+    from pellucid.run.journal import LiveText
     from pellucid.telemetry.recording import Recorded
 
 
@@ -104,6 +100,11 @@ class CallerContext:
     check_tools: Callable[[Iterable[Tool]], None] | None = None
     namespace: uuid.UUID | None = None
 
+    @property
+    def conversation_id(self) -> str | None:
+        """Value of `gen_ai.conversation.id`, if the caller gave one."""
+        return self.identity.conversation_id if self.identity is not None else None
+
 
 @dataclass(slots=True)
 class Conversation:
@@ -152,55 +153,21 @@ class Tally:
     own_tool_calls: int = 0
 
 
-@dataclass(slots=True)
-class PendingApprovals:
-    """Approvals that a run is waiting for.
-
-    Attributes:
-        expected: Requests whose decisions only this run can apply, by id; withdrawn if the run ends first.
-        paused: Results and waiting calls of the message at which the run paused, if it did.
-        requested: Requests that the run is waiting for, once their events were emitted.
-    """
-
-    expected: dict[str, ApprovalRequest] = field(default_factory=dict)
-    paused: Paused | None = None
-    requested: Sequence[ApprovalRequest] = ()
-
-    def expect(self, requests: Iterable[ApprovalRequest]) -> None:
-        """Register requests whose decisions this run must apply."""
-        self.expected.update({request.approval_id: request for request in requests})
-
-    def release(self, requests: Iterable[ApprovalRequest]) -> None:
-        """Remove requests that were decided, or that another run waits for."""
-        for request in requests:
-            self.expected.pop(request.approval_id, None)
-
-
 class Run:
     """State of one active run.
 
     Attributes:
         setup: Configuration that all runs of the agent share.
         limits: Limits of the agent's runs.
-        conversation_id: Value of `gen_ai.conversation.id`, if the caller gave one.
+        caller: Options of the run.
         scope: Its telemetry.
         conversation: Its messages.
         offering: The offer: which tools of the catalogues the model gets.
         tally: Its usage and call counts.
         nesting: Its outer run and its nested runs.
-        approvals: Approvals that it is waiting for.
-        resumption: State from which it started, if it was resumed.
-        links: Spans that it links to, besides those of the run that it resumes.
-        signal: Token that cancels it.
-        deps: Value that the caller passed for tools.
-        reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
+        pausing: What it waits for, or was waiting for when it was resumed.
         serial: Lock held by the call of a serial tool.
-        async_calls: Its asynchronous tool calls.
         journal: Journal of the pass, in which a run that is not durable writes nothing.
-        live: Sends pieces of the answers to those who read the durable run, if anybody may.
-        check_tools: Checks the tools of each iteration, if the caller wants that.
-        folded: State in which the run was interrupted, if it was.
-        is_interrupted: Whether another process continues the run.
         notices: Sentences that providers added to the instructions.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
@@ -210,7 +177,7 @@ class Run:
     def __init__(self, setup: Setup, messages: Sequence[Message], caller: CallerContext) -> None:
         self.setup = setup
         self.limits = setup.limits
-        self.conversation_id = caller.identity.conversation_id if caller.identity is not None else None
+        self.caller = caller
         self.scope = Scope(
             agent=setup.name,
             run_id=uuid.uuid4().hex,
@@ -222,37 +189,15 @@ class Run:
         self.offering = Offering(self.scope, setup.permissions, setup.limits, pin=setup.pin)
         self.tally = Tally()
         self.nesting = Nesting(self)
-        self.approvals = PendingApprovals()
-        self.resumption: Resumption | None = None
-        self.links: Sequence[SpanContext] = ()
-        self.signal = caller.signal
-        self.deps = caller.deps
-        self.reader = caller.stream
+        self.pausing: Unpaused = UNPAUSED
         self.serial = anyio.Lock()
-        self.async_calls = AsyncCalls()
         self.journal = caller.journal
-        self.live = caller.live
-        self.check_tools = caller.check_tools
-        self.folded: Folded | None = None
-        self.is_interrupted = False
         self.notices: dict[str, None] = {}
         self.halted: PolicyHalt | None = None
         self.closed = False
         self.token: EventLoopToken | None = None
         self.scope.is_continued_elsewhere = self.journal.is_continued_elsewhere
         self._namespace = self.journal.namespace or caller.namespace or uuid.UUID(self.scope.run_id)
-
-    @property
-    def instructions(self) -> str | None:
-        """Instructions of the agent and, after them, the notices."""
-        if not self.notices:
-            return self.setup.instructions
-        return "\n\n".join(filter(None, (self.setup.instructions, *self.notices)))
-
-    @property
-    def spent(self) -> Usage:
-        """Usage so far, including nested runs and the time before the run was resumed."""
-        return self.tally.earlier + self.nesting.used
 
     def id_of(self, tool_call_id: str) -> uuid.UUID:
         """Return an id for a call of this iteration, which is the same if the call is repeated in another process."""
@@ -261,18 +206,10 @@ class Run:
 
     def stop_cause(self) -> str | None:
         """Return why the run must stop (`cancelled`, `deadline`), or None, also before the event loop stops it."""
-        if self.closed or (self.signal is not None and self.signal.cancelled):
+        if self.closed or ((signal := self.caller.signal) is not None and signal.cancelled):
             return "cancelled"
         deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() >= deadline else None
-
-    def stopped(self) -> RunCancelled | RunTimeout:
-        """Return the error of a run that was stopped."""
-        if self.scope.cancelled:
-            return RunCancelled(self.scope.agent, self.signal.reason if self.signal is not None else None)
-        deadline = self.limits.deadline
-        bound = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
-        return RunTimeout(f"run of agent {self.scope.agent!r} did not finish within {bound}")
 
     def check_stopped(self) -> None:
         """Check that the run was not stopped, also before the event loop delivers the cancellation.
@@ -282,20 +219,7 @@ class Run:
         """
         if (cause := self.stop_cause()) is not None:
             self.scope.cancelled = self.scope.cancelled or cause == "cancelled"
-            raise self.stopped()
-
-    def gate(
-        self,
-        reliability: Reliability,
-        subject: Subject,
-        obstacle: Callable[[Decision, BaseException | None], str | None],
-        enclosing: Boundary | None = None,
-    ) -> Gate:
-        """Return the gate of the reliability rules for one operation."""
-        from pellucid.reliability import Gate
-
-        usage, stop_cause = lambda: self.spent, self.stop_cause
-        return Gate(reliability, self.scope, subject, usage, stop_cause, obstacle, enclosing)
+            raise stopped(self)
 
     def check_open(self) -> None:
         """Stop an abandoned run, in which something ignored a cancellation.
@@ -312,18 +236,14 @@ class Run:
         self.nesting.release_all()
         self.scope.close()
 
-    def discovery_context(self) -> DiscoveryContext:
-        """Return the providers' context for this iteration."""
-        active = self.conversation.active_skills()
-        return DiscoveryContext(
-            iteration=self.scope.iteration,
-            active_skill_id=active[-1] if active else None,
-            active_skill_ids=active,
-            identity=self.scope.identity,
-            signal=self.signal,
-            deadline=self.scope.deadline,
-            notify=lambda notice: self.notices.update({notice: None}),
-        )
+
+def stopped(run: Run) -> RunCancelled | RunTimeout:
+    """Return the error of a run that was stopped."""
+    if run.scope.cancelled:
+        return RunCancelled(run.scope.agent, run.caller.signal.reason if run.caller.signal is not None else None)
+    deadline = run.limits.deadline
+    bound = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
+    return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {bound}")
 
 
 def _active(skills: Mapping[str, Skill]) -> ActiveSkills | None:
@@ -407,6 +327,11 @@ class Nesting:
         tally = self._run.tally
         return sum((run.nesting.used for run in self.inner), tally.usage + tally.delegated)
 
+    @property
+    def spent(self) -> Usage:
+        """Usage so far, including nested runs and the time before the run was resumed."""
+        return self._run.tally.earlier + self.used
+
     def count_call(self) -> int | None:
         """Count a tool call in this run and its outer runs; return the limit that it exceeds, or None."""
         self._run.tally.tool_calls += 1
@@ -419,18 +344,8 @@ class Nesting:
         if self.inner.pop(nested, None) is None:
             return
         nested.close()
-        if (resumed := nested.resumption) is not None and resumed.is_claimed:
-            self.release_paused(resumed.checkpoint)
-        self._run.approvals.expect(nested.approvals.requested)
-        self._run.async_calls.nested.update({call.facts.result_id: call for call in nested.async_calls.paused})
-        self._run.async_calls.ended.update(nested.async_calls.ended)
+        nested.pausing.hand_over(self._run)
         self._run.tally.delegated += nested.nesting.used
-
-    def release_paused(self, checkpoint: Checkpoint) -> None:
-        """Release the approvals and external calls of a paused nested run that another run has resumed."""
-        self._run.approvals.release(checkpoint.approvals)
-        for request in checkpoint.all_external:
-            self._run.async_calls.nested.pop(request.result_id, None)
 
     def release_all(self, call_id: str | None = None) -> None:
         """Release the runs nested in a call, or all nested runs."""

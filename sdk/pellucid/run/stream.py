@@ -55,8 +55,8 @@ class RunStream(Generic[OutputT_co]):
         if self._production is not None:
             raise ConfigError("a stream can be entered only once; call agent.stream() again for another run")
         self._production = production = _Production(self._run)
-        assert self._run.reader is not None  # the run is streamed
-        self._run.reader.add("*", production.deliver)
+        assert self._run.caller.stream is not None  # the run is streamed
+        self._run.caller.stream.add("*", production.deliver)
         # A stream that is garbage collected inside its block, as in a forgotten generator, cancels its run too.
         weakref.finalize(self, production.abandon)
         spawn(production.produce)

@@ -11,7 +11,6 @@ from typing import Any, Final
 from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import error_type_of
-from pellucid.run.async_state import background_call
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
 from pellucid.run.run_journal import NO_JOURNAL
@@ -64,7 +63,7 @@ def agent_tool(
             deps=ctx.deps,
             pipeline=target,
             journal=outer.journal.nested(ctx.idempotency_key) if outer is not None else NO_JOURNAL,
-            check_tools=outer.check_tools if outer is not None else None,
+            check_tools=outer.caller.check_tools if outer is not None else None,
             namespace=namespace,
         )
         try:
@@ -92,7 +91,7 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
         ToolError: runs are nested more deeply than `Limits.max_depth` of one of them.
         PellucidError: any other error that ends a run.
     """
-    resumption = outer.resumption if outer is not None else None
+    resumption = outer.pausing.resumption if outer is not None else None
     paused = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
     if outer is None or resumption is None or paused is None:
         return await _run(outer, create_run(setup, conversation((), task), caller), ctx)
@@ -102,12 +101,12 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
         run = create_run(setup, ResumeRequest(checkpoint, decisions, results, resumption.claims), caller)
         return await _run(outer, run, ctx)
     except AlreadyResumed:
-        outer.nesting.release_paused(checkpoint)  # another process applies the decisions
+        outer.pausing.release(checkpoint)  # another process applies the decisions
         raise
     except (PolicyHalt, RunCancelled):
         raise
     except Exception as error:
-        if run is not None and run.resumption is not None and run.resumption.is_claimed:
+        if run is not None and (resumed := run.pausing.resumption) is not None and resumed.is_claimed:
             raise
         # Nothing was run and no decision is lost: the outer run pauses again.
         state = resumption.checkpoint.nested[ctx.tool_call_id]
@@ -121,9 +120,7 @@ async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
         run.nesting.may_wait = False
         return (await execute(run)).output
     run.nesting.enter(outer)
-    # A later message may use the id of a call in the background again.
-    owner = background_call.get()
-    outer.nesting.inner[run] = owner if owner in outer.async_calls.by_id else ctx.tool_call_id
+    outer.nesting.inner[run] = outer.pausing.owner(ctx.tool_call_id)
     try:
         result = await execute(run)
     finally:

@@ -59,7 +59,7 @@ class AttachedRun(Response):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_with_client, receive, tasks.cancel_scope)
             try:
-                await (self._answer(scope, receive, send) if self._run.reader is None else self._stream(send))
+                await (self._answer(scope, receive, send) if self._run.caller.stream is None else self._stream(send))
             except StoreNeeded as error:
                 refusal = error
             tasks.cancel_scope.cancel()

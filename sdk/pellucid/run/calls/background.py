@@ -14,25 +14,24 @@ from pellucid.approvals.external import CallStatus
 from pellucid.concurrency.race import race
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
-from pellucid.run.async_calls import emit_late, pending_result, register, settle
-from pellucid.run.async_state import AsyncCall, CallFacts, background_call
 from pellucid.run.calls.call import Call, check_running, context_of, progress
 from pellucid.run.calls.invocation import function_of
 from pellucid.run.outcomes import Suspended
+from pellucid.run.pausing.async_calls import emit_late, pending_result, register, settle
+from pellucid.run.pausing.async_state import AsyncCall, CallFacts, background_call
+from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.state import Run
 from pellucid.run.tool_results import failure_text, respond, to_response
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
-PATIENCE: Final = 0.5
-"""Seconds that a run which ends waits for the tasks of calls that it cancels."""
-
 _EXPIRED: Final = "The call did not end before its deadline and was stopped."
 
 
 async def background(run: Run, b: Boundary, call: Call) -> JSONObject:
     """Start the tool of a call, and return what the model reads until it has ended."""
+    pausing_of(run)
     tool = call.tool.tool
     check_running(run)
     facts = CallFacts(f"async_tool_{run.id_of(call.id)}", tool.name, call.id, "same-invocation")
@@ -101,19 +100,3 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
             settle(run, call, status, response, error)
         run.nesting.release_all(call.facts.result_id)
         call.ended.set()
-
-
-def cancel_running(run: Run) -> None:
-    """Cancel the calls in the background of a run that ends."""
-    for call in run.async_calls.running:
-        settle(run, call, "cancelled", "The run ended before the call.")
-        call.scope.cancel()
-
-
-async def stop_all(run: Run) -> None:
-    """Cancel the calls in the background of a run that ends, and wait for their tasks, also those already stopped."""
-    cancel_running(run)
-    if calls := run.async_calls.not_ended:
-        with anyio.move_on_after(PATIENCE, shield=True):
-            for call in calls:
-                await call.ended.wait()

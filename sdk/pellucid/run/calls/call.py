@@ -136,9 +136,9 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
         tool_call_id=call.id,
         idempotency_key=str(run.id_of(call.id)),
         identity=run.scope.identity,
-        signal=run.signal,
+        signal=run.caller.signal,
         deadline=run.scope.deadline,
-        deps=run.deps,
+        deps=run.caller.deps,
         **more,
     )
 

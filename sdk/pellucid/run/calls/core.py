@@ -58,7 +58,7 @@ def observed(handler: Handler) -> CallHandler:
 def span_of(run: Run, call: Call) -> Boundary:
     """Count a call, and return its boundary."""
     run.tally.own_tool_calls += 1
-    notes = {"queued": call.queued, "conversation_id": run.conversation_id}
+    notes = {"queued": call.queued, "conversation_id": run.caller.conversation_id}
     return observed_call(run.scope, call.binding, call.request, call.started, **notes)
 
 
@@ -70,7 +70,7 @@ def _admit(run: Run, b: Boundary, call: Call) -> None:
         PermissionDenied: the policy denied the tool when it was offered.
     """
     if call.approval is not None:
-        from pellucid.run.pause import record_decision
+        from pellucid.run.pausing.pause import record_decision
 
         record_decision(run, b, call.approval)
     if call.approval is None or call.approval.error is None:

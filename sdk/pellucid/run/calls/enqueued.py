@@ -8,8 +8,9 @@ from pellucid.concurrency.race import shielded
 from pellucid.context import ExternalCall
 from pellucid.run.calls.call import Call, check_running, context_of, progress
 from pellucid.run.calls.core import within_timeout
-from pellucid.run.external import add_dispatched
 from pellucid.run.outcomes import Enqueued
+from pellucid.run.pausing.external import add_dispatched
+from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
@@ -18,6 +19,7 @@ from pellucid.types import JSONObject
 
 async def enqueued(run: Run, b: Boundary, call: Call) -> JSONObject | Enqueued:
     """Run the tool of a call, which dispatches it; in a durable run, only once it is registered, and once only."""
+    pausing_of(run)
     request = _new_request(run, b, call.tool.tool, call.id, call.arguments)
     ctx = context_of(run, call, progress=progress(run, b, call), external=_external_call(run, request))
     check_running(run)

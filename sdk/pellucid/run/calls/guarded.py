@@ -11,6 +11,7 @@ from pellucid.reliability import Decision, Subject
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler
 from pellucid.run.outcomes import Enqueued, Suspended
+from pellucid.run.rules import gate_of
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 
@@ -31,7 +32,7 @@ def guarded(handler: Handler) -> Handler:
             return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
         assert run.setup.reliability is not None  # otherwise the chain does not have this link
-        gate = run.gate(run.setup.reliability, Subject("tool", tool.name, tool.source), obstacle, b)
+        gate = gate_of(run, run.setup.reliability, Subject("tool", tool.name, tool.source), obstacle, b)
 
         async def attempt() -> Any:
             # The ruling of the policy holds for the first attempt only.

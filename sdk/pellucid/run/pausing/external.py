@@ -12,10 +12,11 @@ from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, context_of, trace_of
 from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.messages import ToolResult, dump_part
-from pellucid.run.async_calls import emit_late, pending_result, register, settle
-from pellucid.run.async_state import AsyncCall, CallFacts
 from pellucid.run.journal import Registration
 from pellucid.run.outcomes import Enqueued
+from pellucid.run.pausing.async_calls import emit_late, pending_result, register, settle
+from pellucid.run.pausing.async_state import AsyncCall, AsyncCalls, CallFacts
+from pellucid.run.pausing.state import pending
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_response
 from pellucid.telemetry import Boundary
@@ -34,7 +35,7 @@ def add_dispatched(
     """
     call = _call(request)
     if registration == "dispatched":
-        run.async_calls.by_id[request.result_id] = call
+        pending(run).calls.by_id[request.result_id] = call
     else:
         register(run, b, call, request.deadline)
     if registration != "new":
@@ -45,34 +46,36 @@ def add_dispatched(
 def restore(run: Run, checkpoint: Checkpoint) -> None:
     """Restore the calls of a paused run, with the results that were known when it paused."""
     inner = (request for paused in checkpoint.nested_checkpoints.values() for request in paused.all_external)
-    run.async_calls.ended = {call.result_id: call for call in checkpoint.ended}
-    run.async_calls.nested = {request.result_id: _call(request) for request in inner if request.result is None}
+    calls = pending(run).calls
+    calls.ended = {call.result_id: call for call in checkpoint.ended}
+    calls.nested = {request.result_id: _call(request) for request in inner if request.result is None}
     for request in checkpoint.external:
         call = _call(request)
-        run.async_calls.by_id[request.result_id] = call
+        calls.by_id[request.result_id] = call
         if (result := request.result) is not None:
             call.status = result.status
             call.response = request.content_parts or to_response(result.content, run.limits.max_result_bytes)
-            run.async_calls.end(request, result)
+            calls.end(request, result)
 
 
 def adopt(run: Run, requests: Iterable[ExternalRequest]) -> None:
     """Add calls that an earlier pass has dispatched to those that the run waits for."""
-    run.async_calls.by_id.update({request.result_id: _call(request) for request in requests})
+    pending(run).calls.by_id.update({request.result_id: _call(request) for request in requests})
 
 
 def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:
     """Settle calls with their results, link the run to their waits, and emit late results."""
+    calls = pending(run).calls
     for result in results:
-        call = run.async_calls.by_id[result.result_id]
+        call = calls.by_id[result.result_id]
         assert call.request is not None
         assert result.status is not None  # set when it was created
         call.request = replace(call.request, result=result)  # whole, to recognize it if it is repeated
-        run.async_calls.end(call.request, result)
+        calls.end(call.request, result)
         response = to_response(result.content, run.limits.max_result_bytes)
         b.link(settle(run, call, result.status, response, settled_at=result.settled_at))
     for result in late:
-        ended = run.async_calls.ended[result.result_id]
+        ended = calls.ended[result.result_id]
         facts = CallFacts(ended.result_id, ended.tool_name, ended.tool_call_id, EXECUTION)
         emit_late(run, facts, context_of(ended.trace), result.status)
 
@@ -82,9 +85,10 @@ def results_in_place(run: Run) -> dict[str, ToolResult]:
 
     Until all calls of the message are settled, they stay, so that repeated results are recognized.
     """
-    settled = [call for call in run.async_calls.by_id.values() if call.takes_place and call.status is not None]
+    by_id = pending(run).calls.by_id
+    settled = [call for call in by_id.values() if call.takes_place and call.status is not None]
     for call in settled:
-        del run.async_calls.by_id[call.facts.result_id]
+        del by_id[call.facts.result_id]
     return {
         call.facts.result_id: ToolResult(
             call.facts.tool_call_id, call.response, is_error=call.status != "completed", name=call.facts.tool_name
@@ -93,9 +97,9 @@ def results_in_place(run: Run) -> dict[str, ToolResult]:
     }
 
 
-def requests_of(run: Run) -> list[ExternalRequest]:
+def requests_of(calls: AsyncCalls) -> list[ExternalRequest]:
     """Return the asynchronous calls whose results the model does not have, for a checkpoint."""
-    return [_request(call) for call in run.async_calls.by_id.values() if not call.delivered]
+    return [_request(call) for call in calls.by_id.values() if not call.delivered]
 
 
 def _request(call: AsyncCall) -> ExternalRequest:
@@ -120,7 +124,8 @@ def _request(call: AsyncCall) -> ExternalRequest:
 
 def cancel_all(run: Run) -> None:
     """Cancel the external calls of a run that ends, except those that its checkpoint has."""
-    for call in [*run.async_calls.external, *run.async_calls.nested.values()]:
+    calls = pending(run).calls
+    for call in [*calls.external, *calls.nested.values()]:
         settle(run, call, "cancelled", "The run ended before the result.")
 
 

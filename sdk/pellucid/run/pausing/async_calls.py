@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+import anyio
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, get_current_span
@@ -20,7 +21,8 @@ from pellucid.context import ToolContext
 from pellucid.errors import RunCancelled, ToolError
 from pellucid.events import AsyncToolContinued, AsyncToolDispatched, AsyncToolExpired, AsyncToolLate
 from pellucid.messages import Message, TextPart, ToolCall, ToolResult
-from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.pausing.async_state import AsyncCall, CallFacts
+from pellucid.run.pausing.state import pending
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_response
 from pellucid.telemetry import AWAIT, Boundary, boundary
@@ -30,6 +32,9 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.names import ASYNC_STATUS
 from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject, JSONValue
+
+PATIENCE: Final = 0.5
+"""Seconds that a run which ends waits for the tasks of calls that it cancels."""
 
 PROVIDER: Final = "async"
 """Value of `pellucid.provider.id` for `async_status`."""
@@ -57,7 +62,7 @@ _SCHEMA: Final[JSONObject] = {
 def register(run: Run, b: Boundary, call: AsyncCall, deadline: float | None) -> None:
     """Add a call to those of the run, and emit its dispatch; `deadline` in seconds since the epoch."""
     facts = call.facts
-    run.async_calls.by_id[facts.result_id] = call
+    pending(run).calls.by_id[facts.result_id] = call
     b.event(AsyncToolDispatched.name, {semconv.ASYNC_RESULT_ID: facts.result_id})
     run.scope.count(semconv.EXTERNAL_PENDING, 1, {semconv.TOOL_NAME: facts.tool_name}, b.context)
     run.scope.emit(AsyncToolDispatched, b.span.get_span_context(), {**facts._asdict(), "deadline": deadline})
@@ -86,7 +91,7 @@ def settle(
         The context of the span.
     """
     facts = call.facts
-    run.async_calls.settle(call, status, response)
+    pending(run).calls.settle(call, status, response)
     if error is None and status != "completed":
         kinds: dict[str, type[Exception]] = {"expired": TimeoutError, "failed": ToolError}
         error = kinds[status](str(response)) if status in kinds else RunCancelled(run.scope.agent, "it was stopped")
@@ -160,7 +165,7 @@ def deliver(run: Run, b: Boundary) -> bool:
     Returns:
         Whether there were any.
     """
-    settled = run.async_calls.take()
+    settled = pending(run).calls.take()
     if not settled:
         return False
     calls, results = [], []
@@ -179,24 +184,18 @@ def emit_continued(run: Run, b: Boundary, result_ids: Iterable[str]) -> None:
     run.scope.emit(AsyncToolContinued, b.span.get_span_context(), {"result_ids": tuple(result_ids)})
 
 
-async def next_results(run: Run, b: Boundary) -> bool:
-    """Wait for results of calls in the background and deliver them; return False if there are none to wait for."""
-    if run.async_calls.running:
-        await run.async_calls.wait()
-    return deliver(run, b)
-
-
 async def narrow(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
     """Return the tools to offer now, with `async_status` while the model lacks results; it can be called afterwards.
 
     Raises:
         ToolNameCollision, PolicyHalt: as `Offering.narrow`.
     """
-    if not run.async_calls.by_id:
+    state = pending(run)
+    if not state.calls.by_id:
         return await run.offering.narrow(b, catalog, run.conversation.messages)
     tool = _status_tool(run)
     status = Binding(tool, PROVIDER, tool.source)
-    added = status if run.async_calls.is_open else None
+    added = status if state.calls.is_open else None
     offered = await run.offering.narrow(b, catalog, run.conversation.messages, added)
     callable_ = {**offered.callable, tool.name: status}
     return offered.narrowed(offered.bindings, callable=callable_, recorded=offered.recorded)
@@ -204,7 +203,7 @@ async def narrow(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
 
 def _status_tool(run: Run) -> MetaTool:
     async def status(arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        calls, result_id = run.async_calls.by_id, str(arguments["resultId"])
+        calls, result_id = pending(run).calls.by_id, str(arguments["resultId"])
         call = calls.get(result_id)
         if call is None:
             remedy = close_to(result_id, list(calls)) or f"Known ones: {', '.join(list(calls)[-8:])}."
@@ -212,10 +211,29 @@ def _status_tool(run: Run) -> MetaTool:
         if arguments.get("action") == "stop" and call.status is None:
             settle(run, call, "cancelled", _STOPPED)
             if call.request is not None:
-                run.async_calls.end(call.request, ExternalResult.of(result_id, "cancelled", _STOPPED))
+                pending(run).calls.end(call.request, ExternalResult.of(result_id, "cancelled", _STOPPED))
             call.scope.cancel()
         answer = to_response(_answer(call), run.limits.max_result_bytes)  # delivered later if it is too large
         call.delivered = call.status is not None
         return answer
 
     return MetaTool(name=ASYNC_STATUS, description=_DESCRIPTION, input_schema=_SCHEMA, run=status)
+
+
+# --- the end of the run -----------------------------------------------------------------------------------------------
+
+
+def cancel_running(run: Run) -> None:
+    """Cancel the calls in the background of a run that ends."""
+    for call in pending(run).calls.running:
+        settle(run, call, "cancelled", "The run ended before the call.")
+        call.scope.cancel()
+
+
+async def stop_all(run: Run) -> None:
+    """Cancel the calls in the background of a run that ends, and wait for their tasks, also those already stopped."""
+    cancel_running(run)
+    if calls := pending(run).calls.not_ended:
+        with anyio.move_on_after(PATIENCE, shield=True):
+            for call in calls:
+                await call.ended.wait()

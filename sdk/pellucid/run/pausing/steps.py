@@ -18,7 +18,6 @@ from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import shielded
 from pellucid.messages import Message, ToolResult, dump_messages, dump_part
 from pellucid.models import ModelResponse
-from pellucid.run.external import requests_of
 from pellucid.run.journal import ANSWER, BEGUN, RESULT, STARTED, Journal, NestedJournal, Registration
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.run_journal import RunJournal
@@ -47,11 +46,11 @@ def state_of(
         iteration=run.scope.iteration,
         tool_calls=run.tally.tool_calls,
         discoveries=activation.iterations,
-        usage=run.spent,
+        usage=run.nesting.spent,
         active=activation.names,
         pins=run.offering.pins.to_dict() if has_pins else {},
         messages=dump_messages(messages),
-        external=requests_of(run),
+        external=run.pausing.requests(),
         **pending,
     )
 

@@ -1,61 +1,27 @@
-"""Conclude the calls of a message: add their results, or pause the run if approvals or external results are missing."""
+"""Pause a run: its checkpoint, and the requests for approvals and their decisions."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.approvals.decisions import ApprovalRequest, Settled
-from pellucid.errors import PolicyHalt, ToolError
+from pellucid.errors import ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.failures import error_type_of
-from pellucid.messages import Message, ToolCall, ToolResult, dump_part
-from pellucid.run.outcomes import Paused, Waiting
+from pellucid.messages import dump_part
+from pellucid.run.outcomes import AWAITING, Paused, Waiting
+from pellucid.run.pausing.state import pending
+from pellucid.run.pausing.steps import state_of
 from pellucid.run.state import Run
-from pellucid.run.steps import state_of
-from pellucid.run.tool_results import halted_text
 from pellucid.telemetry import Boundary
-from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONObject
-
-AWAITING = "awaiting"
-"""Reason why the loop ends: calls wait for approvals or external results."""
 
 MAX_ENDED: Final = 256
 """Number of ended calls in a checkpoint, the latest ones; results of earlier ones are for unknown calls."""
-
-
-def conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -> str | None:
-    """Add the results of calls to the conversation, or pause the run; return why the loop ends, if it does.
-
-    Raises:
-        PolicyHalt: the policy ended the run.
-        ToolError: calls wait, and the run cannot be resumed.
-    """
-    run.check_open()
-    messages = run.conversation.messages
-    if run.halted is not None:
-        calls = run.conversation.calls  # without repeated ids
-        messages.append(Message("tool", in_order(calls, not_run(run.halted, calls), done.results)))
-        raise run.halted
-    if done.is_waiting:
-        return suspend(run, done)
-    messages.append(Message("tool", done.results))
-    run.offering.count(only_discovered=all(call.name in catalog.discovering for call in calls))
-    if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
-        return "max_tool_calls"
-    return None
-
-
-def not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> list[ToolResult]:
-    """Return the results of calls that are not run because the policy ended the run."""
-    text = halted_text(halt)
-    return [ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None]
 
 
 def suspend(run: Run, paused: Paused) -> str:
@@ -69,7 +35,7 @@ def suspend(run: Run, paused: Paused) -> str:
             f"Agent {run.scope.agent!r} needs an approval or an external result, which cannot be requested here.",
             error_type="approval",
         )
-    run.approvals.paused = paused
+    pending(run).paused = paused
     return AWAITING
 
 
@@ -79,7 +45,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
     Raises:
         CheckpointError: something in the conversation cannot be turned into JSON.
     """
-    span = b.span.get_span_context()
+    state, span = pending(run), b.span.get_span_context()
     checkpoint = state_of(
         run,
         span,
@@ -89,24 +55,24 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         approvals=[waiting.request for waiting in paused.waiting],
         nested=dict(paused.nested),
         notes=dict(paused.notes),
-        ended=[*run.async_calls.ended.values()][-MAX_ENDED:],
+        ended=[*state.calls.ended.values()][-MAX_ENDED:],
     ).to_dict()
     for waiting in paused.waiting:
         if not waiting.is_reported:
             _emit_requested(run, b, waiting)
-    run.approvals.requested = tuple(waiting.request for waiting in paused.waiting)
-    run.approvals.release(run.approvals.requested)
-    run.async_calls.pause(paused.external)
+    state.requested = tuple(waiting.request for waiting in paused.waiting)
+    state.decided(state.requested)
+    state.calls.pause(paused.external)
     return checkpoint
 
 
 def withdraw(run: Run, b: Boundary) -> None:
     """Withdraw the pending approvals of a run that has ended."""
-    now = run.scope.now() / 1e9
-    for request in run.approvals.expected.values():
+    now, expected = run.scope.now() / 1e9, pending(run).expected
+    for request in expected.values():
         b.event(ApprovalDecided.name, {**_attributes(request), semconv.APPROVAL_OUTCOME: "withdrawn"})
         _emit_decided(run, b, Settled(request=request, outcome="withdrawn", at=now))
-    run.approvals.expected.clear()
+    expected.clear()
 
 
 def _emit_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
@@ -139,7 +105,7 @@ def _attributes(request: ApprovalRequest) -> dict[str, AttributeValue]:
 def record_decision(run: Run, b: Boundary, settled: Settled) -> None:
     """Record a decision in the boundary of its call, and emit it."""
     request = settled.request
-    run.approvals.release([request])
+    pending(run).decided([request])
     b.note(approval_id=request.approval_id, approval=settled.outcome, approval_waited=settled.waited)
     run.scope.count(semconv.APPROVAL_WAIT, settled.waited, {semconv.TOOL_NAME: request.tool_name}, b.context)
     b.note(approval_decided_by=_emit_decided(run, b, settled))
@@ -162,9 +128,3 @@ def _emit_decided(run: Run, b: Boundary, settled: Settled) -> str | None:
     }
     run.scope.emit(ApprovalDecided, b.span.get_span_context(), payload)
     return decided_by
-
-
-def in_order(calls: Sequence[ToolCall], *results: Iterable[ToolResult]) -> list[ToolResult]:
-    """Return the results of calls in the order of the calls."""
-    by_id = {result.id: result for result in chain(*results)}
-    return [by_id[call.id] for call in calls if call.id in by_id]
