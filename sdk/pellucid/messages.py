@@ -244,6 +244,8 @@ class Usage:
     by_modality: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: Usage) -> Usage:
+        if other == _UNKNOWN:
+            return self
         counts = zip(_COUNTS, _counts_of(self), _counts_of(other), strict=True)
         sums = {name: b if a is None else a if b is None else a + b for name, a, b in counts}
         by_modality = self.by_modality or other.by_modality
@@ -254,6 +256,7 @@ class Usage:
 
 _COUNTS: Final = tuple(field.name for field in fields(Usage) if field.name != "by_modality")
 _counts_of: Final = attrgetter(*_COUNTS)
+_UNKNOWN: Final = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,15 +21,9 @@ from pellucid.offer.policy import Ruling
 from pellucid.providers import ExplainContext, Lister, ToolProvider
 from pellucid.providers.listing import audience_of
 from pellucid.providers.provider import close
-from pellucid.run.calls.invocation import (
-    function_of,
-    needs_approval,
-    observed_call,
-    out_of_time,
-    progress_of,
-    read_arguments,
-    unknown_tool,
-)
+from pellucid.run.calls.approved import needs_approval
+from pellucid.run.calls.call import read_arguments, unknown_tool
+from pellucid.run.calls.core import function_of, observed_call, out_of_time, progress_of
 from pellucid.run.tool_results import failure_of, result_of
 from pellucid.telemetry import Boundary, Listeners, Observable, Pipeline, Scope, enter_scope, leave_scope
 from pellucid.tools import Tool

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
 from pellucid.models import Model, Prices, PublishedPrices, Settings
-from pellucid.models.alternatives import candidates
 from pellucid.models.base import require_model
+from pellucid.models.facts import ModelFacts
 from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
 from pellucid.options import AgentOptions
@@ -97,7 +97,7 @@ def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
             f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
         )
     prices = prices if prices is not None else PublishedPrices()
-    load_prices(prices, [(candidate.provider_name, candidate.name) for candidate in candidates(model)])
+    load_prices(prices, [(facts.provider_name, facts.name) for facts in ModelFacts.of_all(model)])
     return prices
 
 

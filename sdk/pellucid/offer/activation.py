@@ -141,7 +141,7 @@ class Activation:
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
-            if catalog.refuse(name) is not None:
+            if catalog.refusal(name) is not None:
                 continue  # it was redefined and is withheld; it stays active in case the redefinition is reverted
             reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
             self._deactivate(span, binding, name, reason)

@@ -58,6 +58,7 @@ class Offering:
         self._activation: Activation | None = None
         self._pins: Pins | None = None
         self._first: Catalog | None = None
+        self._whole: Catalog | None = None  # a catalogue of which nothing is ever left out
         self._max_tokens = limits.max_tool_tokens
         self._permitted: tuple[Catalog, Catalog] | None = None
         self._denied: set[str] = set()
@@ -111,6 +112,8 @@ class Offering:
             ToolNameCollision: two providers list the same name, and the agent has `collisions="error"`.
             PolicyHalt: the permission policy ended the run.
         """
+        if catalog is self._whole and added is None and self._activation is None:
+            return catalog
         catalog.check()
         permitted = await self._permit(b, catalog)
         pinned = self._pin(b, permitted, history)
@@ -121,6 +124,8 @@ class Offering:
             offered = offered.narrowed({**offered.bindings, added.tool.name: added})
         if self._max_tokens is not None:
             self._report_excess(span, self._max_tokens, offered, pinned)
+        elif offered is catalog and self._permissions is None and self._pins is None:
+            self._whole = catalog
         return offered
 
     async def _permit(self, b: Boundary, catalog: Catalog) -> Catalog:
@@ -212,7 +217,7 @@ def _without_inactive(
 
     def refuse(name: str) -> ToolError | None:
         if name in activation.active or name not in catalog.lazy:
-            return catalog.refuse(name)
+            return catalog.refusal(name)
         is_named = name in catalog.named
         if (LAZY_DISCOVERY if is_named else TOOL_SEARCH) not in metas:
             remedy = "is not active, and you may not activate it. Continue without it."

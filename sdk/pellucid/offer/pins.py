@@ -131,7 +131,7 @@ def _without(catalog: Catalog, redefined: Mapping[str, Binding]) -> Catalog:
 
     def refuse(name: str) -> ToolError | None:
         if name not in redefined:
-            return catalog.refuse(name)
+            return catalog.refusal(name)
         return ToolError(
             f"Not run: tool {name!r} has changed since it was offered to you: its description, parameters or origin "
             f"is different. Do not call it again; continue without it, and say so in your answer.",

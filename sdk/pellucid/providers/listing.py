@@ -87,6 +87,7 @@ class Lister:
         self._latest: tuple[object, ProviderCatalog] | None = None
         self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
         self._digests: Remembered[tuple[str, str]] = Remembered()
+        self._latest_digests: tuple[Hashable, tuple[str, str]] | None = None
         self._last_known: Remembered[tuple[ProviderCatalog, float]] = Remembered()
         self.answers = Answers()
 
@@ -99,17 +100,7 @@ class Lister:
             DiscoveryError: the provider failed, took longer than `within` seconds, or did not return tools.
         """
         provider_id, facts = self.provider.id, self.facts
-        with boundary(
-            scope,
-            DISCOVERY,
-            provider_id,
-            provider_id=provider_id,
-            provider_kind=facts.kind,
-            server_address=facts.server_address,
-            server_port=facts.server_port,
-            cache="none",
-            objective=facts.objective,
-        ) as b:
+        with boundary(scope, DISCOVERY, provider_id, provider_id=provider_id, cache="none", **facts.notes()) as b:
             b.record_input(lambda recorder: _record_request(recorder, ctx))
 
             def report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
@@ -133,9 +124,10 @@ class Lister:
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None, *, is_kept: bool = False
     ) -> ProviderCatalog:
         """Return the checked catalogue, and keep it for `last_known` on request."""
+        if is_kept:  # reset the notes of an earlier attempt
+            b.note(cache="none")
         if b.noted("has_failed"):
             ctx = ctx.reporting(ctx.report, ctx.describe, within, ctx.requested, is_retry=True)
-        b.note(cache="none")  # reset the note of an earlier attempt
         try:
             with self.answers:
                 if self.facts.measures_requests:
@@ -288,14 +280,20 @@ class Lister:
         self._latest = tools, catalog
         return catalog
 
+    def _last_digests(self, audience: Hashable, digests: tuple[str, str]) -> tuple[str, str]:
+        """Return the digests of an audience's last catalogue, in whose place these are kept."""
+        if (audience, digests) == self._latest_digests:
+            return digests
+        self._latest_digests = audience, digests
+        return self._digests.put(audience, digests) or digests
+
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
+        is_pending = b.noted("cache") == "pending"
+        is_missing = is_pending and not count  # it is empty only because the hub has not answered yet
         # A hidden text that comes or goes is a change too, although the model gets the same tools.
-        digests = digest, catalog.listed_digest
-        audience, previous = audience_of(ctx), digests
-        is_missing = _is_missing(b, catalog)
-        if self._digests.get(audience) != digests and not is_missing:
-            previous = self._digests.put(audience, digests) or digests
+        audience, digests = audience_of(ctx), (digest, catalog.listed_digest)
+        previous = digests if is_missing else self._last_digests(audience, digests)
         changed = previous != digests
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
@@ -308,7 +306,7 @@ class Lister:
         if scope.is_measured and not is_missing:
             scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
         span = b.span.get_span_context()
-        if b.noted("cache") == "pending":
+        if is_pending:
             _note_pending(scope, b, catalog)
         if changed:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})

@@ -130,6 +130,11 @@ class ProviderFacts(NamedTuple):
     timeout: float | None = None
     measures_requests: bool = False
 
+    def notes(self) -> dict[str, Any]:
+        """Return the facts of the provider's listings, as notes of their boundaries."""
+        notes = {"provider_kind": self.kind, "objective": self.objective}
+        return {**notes, "server_address": self.server_address, "server_port": self.server_port}
+
     @classmethod
     def of(cls, provider: ToolProvider[Any]) -> ProviderFacts:
         """Read a provider's attributes.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pellucid.errors import ConfigError
 from pellucid.messages import ProviderToolDefinition
-from pellucid.models import Model, ModelRequest, OutputSchema, Settings
-from pellucid.models.alternatives import candidates
+from pellucid.models import ModelRequest, OutputSchema, Settings
+from pellucid.models.facts import ModelFacts
 from pellucid.run.state import Run
 from pellucid.telemetry import COMPOSE, boundary
 from pellucid.tools.catalog import Catalog
@@ -40,9 +40,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             listed, catalog = catalog.bindings, await run.pausing.narrow(run, b, catalog)
             if (check := run.caller.check_tools) is not None:
                 check(binding.tool for name, binding in listed.items() if name not in catalog.denied)
+            _check_provider_tools(run.setup.models, catalog.provider_tools)
         definitions = () if closing else catalog.definitions
-        if not closing:
-            _check_provider_tools(run.setup.model, catalog.provider_tools)
         is_new = offering.digest != catalog.digest
         if is_new and not closing:
             offering.add(catalog)
@@ -54,8 +53,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             settings=run.setup.settings,
             output=run.setup.output.schema if run.setup.output is not None else None,
         )
-        b.note(tool_tokens=0 if closing else catalog.tokens)
-        b.note(tool_count=len(definitions), message_count=len(request.messages), catalog_digest=catalog.digest)
+        counts = {"tool_tokens": 0 if closing else catalog.tokens, "tool_count": len(definitions)}
+        b.note(message_count=len(request.messages), catalog_digest=catalog.digest, **counts)
 
         def record(recorder: Recorder) -> Recorded:
             tools = "" if closing else catalog.digest
@@ -73,17 +72,17 @@ def _instructions(run: Run) -> str | None:
     return "\n\n".join(filter(None, (run.setup.instructions, *run.notices)))
 
 
-def _check_provider_tools(model: Model, tools: Sequence[ProviderToolDefinition]) -> None:
+def _check_provider_tools(models: Sequence[ModelFacts], tools: Sequence[ProviderToolDefinition]) -> None:
     """Check that the model, and each model that replaces it, runs the provider tools that are offered.
 
     Raises:
         ConfigError: a model does not run one of them.
     """
     for tool in tools:
-        for candidate in candidates(model):
-            if (tool.vendor, tool.type) not in getattr(candidate, "provider_tools", ()):
+        for model in models:
+            if (tool.vendor, tool.type) not in model.provider_tools:
                 raise ConfigError(
-                    f"model {candidate.name!r} of {candidate.provider_name} cannot run the provider tool "
+                    f"model {model.name!r} of {model.provider_name} cannot run the provider tool "
                     f"{tool.name!r} ({tool.vendor} {tool.type}); remove the tool, or use a model of {tool.vendor}"
                 )
 

@@ -14,7 +14,7 @@ from pellucid.concurrency.race import together
 from pellucid.errors import ToolError
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.run.calls.call import Requested, bind
-from pellucid.run.calls.chain import Outcome, handler_of
+from pellucid.run.calls.chain import Kind, Outcome, handler_of
 from pellucid.run.calls.core import span_of
 from pellucid.run.outcomes import Paused, Suspended, Waiting
 from pellucid.run.state import Run
@@ -43,7 +43,8 @@ async def dispatch(
     """
     if len(requests) == 1:
         [request] = requests
-        return _gathered({request.id: await _handle(run, catalog, request, approvals)})
+        outcome = await _handle(run, catalog, request, approvals)
+        return Paused([outcome], (), {}, {}) if isinstance(outcome, ToolResult) else _gathered({request.id: outcome})
     first: dict[str | None, ToolCall] = {}
     repeated = [request for request in requests if first.setdefault(request.id, request) is not request]
     slots = anyio.CapacityLimiter(run.limits.parallel_tools) if len(first) > 1 else None
@@ -75,8 +76,11 @@ def _handle(
     slots: anyio.CapacityLimiter | None = None,
 ) -> Awaitable[Outcome]:
     """Pass a call through the chain for its kind."""
-    item = Requested(request, catalog.find_listed(request.name), catalog, approvals, slots)
-    return handler_of(run, item)(run, item)
+    binding = catalog.bindings.get(request.name) or catalog.find_listed(request.name)
+    tool = binding.tool if binding is not None else None
+    kind = Kind(run.journal.is_durable, slots is not None, tool.call_kind if tool is not None else None)
+    handler = run.setup.handlers.get(kind) or handler_of(run.setup, kind, tool)
+    return handler(run, Requested(request, binding, catalog, approvals, slots))
 
 
 def _gathered(outcomes: Mapping[str | None, Outcome]) -> Paused:

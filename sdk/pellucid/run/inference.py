@@ -17,9 +17,10 @@ from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.failures import contained, error_type_of
-from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
-from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
-from pellucid.models.alternatives import as_model_error, candidates, falls_back, last_of
+from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.models import ModelDelta, ModelRequest, ModelResponse
+from pellucid.models.alternatives import as_model_error, falls_back, last_of
+from pellucid.models.facts import ModelFacts
 from pellucid.models.response_check import check_response
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.rules import gate_of
@@ -49,7 +50,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog, *, is_closing
         ModelError: the model failed; its own exception is the cause. With several models, the error of the last one
             has notes about the others.
     """
-    inference = _Inference(run, request, catalog, list(candidates(run.setup.model)), is_closing)
+    inference = _Inference(run, request, catalog, list(run.setup.models), is_closing)
     if run.setup.reliability is not None:
         return await inference.guarded(run.setup.reliability)
     while True:
@@ -77,7 +78,7 @@ class _Inference:
     run: Run
     request: ModelRequest
     catalog: Catalog
-    models: list[Model]
+    models: list[ModelFacts]
     is_closing: bool = False
     gate: Gate | None = None
     failures: list[ModelError] = field(default_factory=list)
@@ -141,23 +142,12 @@ class _Inference:
             last_of(self.failures)
             raise
 
-    async def _observed(self, model: Model) -> ModelResponse:
+    async def _observed(self, model: ModelFacts) -> ModelResponse:
         run, gate = self.run, self.gate
-        request = self.request if getattr(model, "native_output", False) else prompted(self.request)
-        with boundary(
-            run.scope,
-            INFERENCE,
-            model.name,
-            model=model.name,
-            model_provider=model.provider_name,
-            server_address=getattr(model, "server_address", None),
-            server_port=getattr(model, "server_port", None),
-            conversation_id=run.caller.conversation_id,
-            stream=self.is_streamed or None,
-            output_type="json" if request.output is not None else None,
-            attempt=self.attempts,
-            **request.settings,
-        ) as b:
+        request = self.request if model.native_output else prompted(self.request)
+        notes = {"attempt": self.attempts, "stream": self.is_streamed or None, **model.notes, **request.settings}
+        notes |= {"conversation_id": run.caller.conversation_id, "output_type": "json" if request.output else None}
+        with boundary(run.scope, INFERENCE, model.name, **notes) as b:
             run.tally.model_calls += 1
             b.note(finish_reasons=("error",))  # replaced by the response's
             forget = run.scope.recorder.mark() if b.records else None
@@ -183,23 +173,22 @@ class _Inference:
                 gate.judge(b.span, response=response)
             return response
 
-    async def _answer(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
+    async def _answer(self, b: Boundary, model: ModelFacts, request: ModelRequest) -> ModelResponse:
         run, timeout = self.run, self.run.limits.model_timeout
         try:
             if self.is_streamed:
                 return await self._streamed(b, model, request)
-            return _checked(
-                run, model, await race(model.generate, request, within=timeout, token=run.token, at_once=True)
-            )
+            generate = model.model.generate
+            return _checked(run, model, await race(generate, request, within=timeout, token=run.token, at_once=True))
         except (ModelError, ConfigError):  # a configuration error fails every attempt
             raise
         except OutOfTime:
             problem = f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
             raise ModelTimeout(model.name, problem) from None
         except Exception as error:
-            raise as_model_error(model, error) from error
+            raise as_model_error(model.model, error) from error
 
-    async def _streamed(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
+    async def _streamed(self, b: Boundary, model: ModelFacts, request: ModelRequest) -> ModelResponse:
         run, chunks = self.run, Chunks(self.run, b, self.partial)
         live = run.caller.live
         send = live.sender(run.scope.iteration, self.attempts, is_closing=self.is_closing) if live else None
@@ -207,7 +196,7 @@ class _Inference:
         run.scope.open[chunks] = lambda: chunks.count(_labels(model))  # if the run is abandoned
         timeout = run.limits.model_timeout
         try:
-            item = await race(read_stream, run, b, model, request, self.partial, chunks, send, within=timeout)
+            item = await race(read_stream, run, b, model.model, request, self.partial, chunks, send, within=timeout)
             response = _checked(run, model, item, is_streamed=True)
             response_model = response.model
             return response
@@ -216,53 +205,50 @@ class _Inference:
             chunks.count(_labels(model, response_model))
 
 
-def _subject(model: Model) -> Subject:
+def _subject(model: ModelFacts) -> Subject:
     from pellucid.reliability import Subject
 
-    place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
-    return Subject("inference", model.name, place)
+    return Subject("inference", model.name, (model.provider_name, model.server_address, model.server_port))
 
 
-def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
+def _priced(run: Run, model: ModelFacts, response: ModelResponse) -> ModelResponse:
     """Return the response with its cost, unless the vendor gave one or the price is unknown."""
     usage = response.usage
     if usage.cost is not None:
         return response
     try:
-        cost = _dollars(run.setup.prices(model.provider_name, response.model or model.name, usage, model.name))
+        cost = run.setup.prices(model.provider_name, response.model or model.name, usage, model.name)
+        return response if cost is None else replace(response, usage=replace(usage, cost=_dollars(cost)))
     except BaseException as error:  # noqa: BLE001  (price tables are the application's)
         run.scope.fault("prices", contained(error))
         return response
-    return response if cost is None else replace(response, usage=replace(usage, cost=cost))
 
 
-def _dollars(cost: object) -> float | None:
+def _dollars(cost: object) -> float:
     """Return a cost as a number of US dollars.
 
     Raises:
         ValueError: it is not a finite, non-negative number, and would spoil the sum.
     """
-    if cost is None:
-        return None
     if isinstance(cost, bool) or not isinstance(cost, int | float | Decimal) or not 0 <= cost < math.inf:
         raise ValueError(f"prices returned {cost!r}, which is not a dollar amount")
     return float(cost)
 
 
-def _checked(run: Run, model: Model, answer: object, *, is_streamed: bool = False) -> ModelResponse:
+def _checked(run: Run, model: ModelFacts, answer: object, *, is_streamed: bool = False) -> ModelResponse:
     """Check what a model returned, and assign an id to every tool call without one."""
     response = check_response(model.name, answer, is_streamed=is_streamed)
     response = _with_known_usage(_with_one_reason(response))
     message = response.message
     if all(call.id for call in message.tool_calls):
         return response
-    parts = tuple(
-        replace(part, id=f"call_{run.scope.run_id[:8]}_{run.scope.iteration}_{index}")
-        if isinstance(part, ToolCall) and not part.id
-        else part
-        for index, part in enumerate(message.parts)
-    )
+    prefix = f"call_{run.scope.run_id[:8]}_{run.scope.iteration}_"
+    parts = tuple(_with_id(part, f"{prefix}{index}") for index, part in enumerate(message.parts))
     return replace(response, message=replace(message, parts=parts))
+
+
+def _with_id(part: Part, call_id: str) -> Part:
+    return replace(part, id=call_id) if isinstance(part, ToolCall) and not part.id else part
 
 
 def _with_one_reason(response: ModelResponse) -> ModelResponse:
@@ -278,7 +264,8 @@ def _with_one_reason(response: ModelResponse) -> ModelResponse:
 def _with_known_usage(response: ModelResponse) -> ModelResponse:
     """Return the response with unknown counts in place of impossible ones, which no exporter can encode or add up."""
     usage = response.usage
-    if not any(map(_is_impossible, (*_counts(usage), *usage.by_modality.values()))):
+    known = [*filter(None, (*_counts(usage), *usage.by_modality.values()))]
+    if not known or (min(known) >= 0 and max(known) <= MOST_TOKENS):
         return response
     impossible = {name: None for name in _TOKENS if _is_impossible(getattr(usage, name))}
     by_modality = {name: count for name, count in usage.by_modality.items() if not _is_impossible(count)}
@@ -305,22 +292,11 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
         b.content(semconv.TOOL_DEFINITIONS, catalog.digest, record)
 
 
-def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
+def _record_response(run: Run, b: Boundary, model: ModelFacts, response: ModelResponse) -> None:
     usage, share = response.usage, _cached_share(response.usage)
-    b.note(
-        response_id=response.id,
-        response_model=response.model,
-        finish_reasons=(response.finish_reason,),
-        finish_reason=response.finish_reason,
-        usage=usage,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_input_tokens=usage.cache_read_input_tokens,
-        cache_write_input_tokens=usage.cache_write_input_tokens,
-        reasoning_output_tokens=usage.reasoning_output_tokens,
-        cached_share=share,
-        cost=usage.cost,
-    )
+    notes = {"response_id": response.id, "response_model": response.model, "finish_reason": response.finish_reason}
+    notes |= dict(zip(_TOKENS, _counts(usage), strict=True))
+    b.note(finish_reasons=(response.finish_reason,), usage=usage, cached_share=share, cost=usage.cost, **notes)
     if response.attributes:
         b.attributes(response.attributes)
     if usage.by_modality:
@@ -344,9 +320,8 @@ def _cached_share(usage: Usage) -> float | None:
     return read / usage.input_tokens
 
 
-def _labels(model: Model, response_model: str | None = None) -> Mapping[str, Any]:
-    address, port = getattr(model, "server_address", None), getattr(model, "server_port", None)
-    return _labels_of(model.provider_name, model.name, response_model, address, port)
+def _labels(model: ModelFacts, response_model: str | None = None) -> Mapping[str, Any]:
+    return _labels_of(model.provider_name, model.name, response_model, model.server_address, model.server_port)
 
 
 @lru_cache(maxsize=1024)

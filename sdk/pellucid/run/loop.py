@@ -17,7 +17,6 @@ from pellucid.concurrency.race import begins_at_once, race
 from pellucid.errors import JournalError, PolicyHalt, RunCancelled
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
-from pellucid.models.alternatives import candidates
 from pellucid.run.answers import accept
 from pellucid.run.compose import compose
 from pellucid.run.conclusion import conclude_calls
@@ -92,7 +91,7 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
             RUN,
             setup.name,
             agent=setup.name,
-            model=(setup.model.name or None) if len(candidates(setup.model)) == 1 else None,
+            model=(setup.model.name or None) if len(setup.models) == 1 else None,
             conversation_id=run.caller.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
             durable_run_id=run.journal.run_id,
@@ -202,8 +201,7 @@ async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: Mod
 
 async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelResponse, Catalog]:
     """Start an iteration; return the model's response, and the catalogue that it was offered."""
-    assert run.token is not None
-    if run.scope.iteration and begins_at_once(run.token):
+    if run.scope.iteration and run.token is not None and begins_at_once(run.token):
         await checkpoint()  # a model and tools that do not wait would keep other tasks from running
     run.scope.iteration += 1
     b.note(iterations=run.scope.iteration)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from pellucid.context import CancelToken, Identity, Limits
 from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
+from pellucid.models.facts import ModelFacts
 from pellucid.offer.offering import Offering
 from pellucid.providers.listing import Lister
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
@@ -45,6 +47,7 @@ class Setup:
         is_warm: Whether the agent warms up in the background.
         recorded: Recorded configuration, by capture policy.
         handlers: Chains of links that calls pass through, by kinds of calls.
+        models: The models to call in order.
     """
 
     name: str
@@ -67,6 +70,10 @@ class Setup:
     is_warm: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict)
     handlers: dict[Any, Any] = field(default_factory=dict, init=False)
+    models: tuple[ModelFacts, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", ModelFacts.of_all(self.model))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +84,7 @@ class Configuration:
     pipeline: Pipeline | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallerContext:
     """Options of a run besides its input.
 
@@ -100,7 +107,7 @@ class CallerContext:
     check_tools: Callable[[Iterable[Tool]], None] | None = None
     namespace: uuid.UUID | None = None
 
-    @property
+    @cached_property
     def conversation_id(self) -> str | None:
         """Value of `gen_ai.conversation.id`, if the caller gave one."""
         return self.identity.conversation_id if self.identity is not None else None
@@ -208,8 +215,7 @@ class Run:
         """Return why the run must stop (`cancelled`, `deadline`), or None, also before the event loop stops it."""
         if self.closed or ((signal := self.caller.signal) is not None and signal.cancelled):
             return "cancelled"
-        deadline = self.scope.deadline
-        return "deadline" if deadline is not None and anyio.current_time() >= deadline else None
+        return "deadline" if (limit := self.scope.deadline) is not None and anyio.current_time() >= limit else None
 
     def check_stopped(self) -> None:
         """Check that the run was not stopped, also before the event loop delivers the cancellation.

@@ -118,6 +118,8 @@ def is_content(value: object) -> TypeGuard[Sequence[Part]]:
 
 def is_small(value: object) -> bool:
     """Return whether a value certainly has less than `LARGE` bytes, looking at no more than that."""
+    if value is None or isinstance(value, int | float):
+        return True
     remaining, pending = LARGE, [value]
     while pending and remaining >= 0:
         item = pending.pop()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pellucid.concurrency.tasks import spawn
 from pellucid.context import UNLIMITED, DiscoveryContext, Identity
 from pellucid.failures import describe
-from pellucid.models.alternatives import candidates
 from pellucid.providers.listing import list_all
 from pellucid.run.state import Configuration
 from pellucid.telemetry import Scope, enter_scope, leave_scope
@@ -31,8 +30,8 @@ async def warm_up(configuration: Configuration, identity: Identity | None, *, sk
     try:
         ctx = DiscoveryContext(identity=identity, patience=UNLIMITED)
         await list_all(setup.listers, scope, ctx, within=setup.limits.discovery_timeout, skip_failed=skip_failed)
-        for model in candidates(setup.model):
-            warm_model = getattr(model, "warm_up", None)
+        for facts in setup.models:
+            warm_model = getattr(facts.model, "warm_up", None)
             if warm_model is not None:
                 await warm_model()
     finally:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from functools import cache
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from opentelemetry import context as otel_context
@@ -29,12 +29,13 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.errors import PassLost, RunCancelled
 from pellucid.failures import contained, error_kind_of, error_type_of, is_exit, stack_of
+from pellucid.telemetry.log_lines import LEVELS, LOGGER
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
 
 if TYPE_CHECKING:
-    from pellucid.telemetry.recording import Record, Recorded, Recorder
+    from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 
 MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
@@ -53,31 +54,34 @@ class Boundary:
         records: Whether the span is recording.
     """
 
+    # What few boundaries have is replaced, never changed in place.
+    _labels: Mapping[str, Any] = MappingProxyType({})
+    _extra: Mapping[str, AttributeValue] = MappingProxyType({})
+    _error: BaseException | None = None
+    _afterwards: Callable[[], object] | None = None
+    _attached: Token[Context] | None = None
+    _content: Content | None = None
+
     def __init__(
         self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], start: int | None, end: int | None
     ) -> None:
         self._scope = scope
         self._phase = phase
         self._notes = notes
-        self._later: dict[str, Any] = {}
-        self._labels: Mapping[str, Any] = {}
-        self._extra: Mapping[str, AttributeValue] = {}
-        self._error: BaseException | None = None
-        self._afterwards: Callable[[], object] | None = None
         self.start = scope.now() if start is None else start
         self._end_time = end
         self._outer = otel_context.get_current()
-        self._attached: Token[Context] | None = None
-        self.span, self.context = self._start_span(target)
+        self.span, self.context = self._start_span(target) if scope.tracer is not None else _no_span(self._outer)
         self.records = self.span.is_recording()
-        self._content = scope.recorder.content(self.span) if self.records and scope.policy.mode != "off" else None
+        if self.records:
+            self._later: dict[str, Any] = {}
+            self._content = scope.recorder.content(self.span) if scope.policy.mode != "off" else None
 
     def __enter__(self) -> Self:
         if self.context is not self._outer:
             self._attached = otel_context.attach(self.context)
         self._scope.open[self] = self.abandon
-        event = self._phase.started
-        if event is not None and self._scope.has_listener(event.name):
+        if (event := self._phase.started) is not None and self._scope.has_listener(event.name):
             try:
                 self._scope.emit(event, self.span.get_span_context(), self._notes)
             except BaseException as error:  # a listener's interrupt
@@ -146,7 +150,8 @@ class Boundary:
 
     def input(self, value: JSONValue) -> None:
         """Record the input."""
-        self.record_input(lambda recorder: recorder.value(value))
+        if self._content is not None:
+            self.record_input(lambda recorder: recorder.value(value))
 
     def output(self, value: JSONValue) -> None:
         """Record the output."""
@@ -177,11 +182,9 @@ class Boundary:
             self._scope.guarded("span", self.span.set_attributes, self._content.attributes)
 
     def _start_span(self, target: str) -> tuple[Span, Context]:
-        """Return a span and the context with it; those of the outer boundary if no tracer makes spans."""
+        """Return a span and the context with it."""
         scope, phase, outer = self._scope, self._phase, self._outer
-        if scope.tracer is None:
-            current = trace.get_current_span(outer)
-            return (current, outer) if isinstance(current, NonRecordingSpan) else _not_recording(current, outer)
+        assert scope.tracer is not None
         name = f"{phase.operation} {target}" if target else phase.operation
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
@@ -199,10 +202,11 @@ class Boundary:
 
     def _conclude(self, error: BaseException | None) -> None:
         scope, phase, notes = self._scope, self._phase, self._notes
-        outcome, error_type = self._outcome_of(error)
+        outcome, error_type = self._outcome_of(error) if error is not None else (semconv.COMPLETED, None)
         event = phase.completed if outcome == semconv.COMPLETED else phase.failed
         level = _LEVELS.get(outcome, "info")
-        is_emitted, is_logged = event is not None and scope.has_listener(event.name), scope.lines.is_enabled(level)
+        is_emitted = event is not None and scope.has_listener(event.name)
+        is_logged = scope.lines.is_kept or (LOGGER.isEnabledFor(LEVELS[level]) and scope.lines.is_enabled(level))
         if not (is_emitted or is_logged or scope.is_measured or scope.tracer is not None):
             return
         end = self._end_time or scope.now()
@@ -229,10 +233,8 @@ class Boundary:
             name = event.name if event is not None else f"{phase.operation}.{outcome}"
             scope.lines.write(level, name, fields, end, scope.guarded, self.context)
 
-    def _outcome_of(self, error: BaseException | None) -> tuple[str, str | None]:
-        """Return the outcome and `error.type`."""
-        if error is None:
-            return semconv.COMPLETED, None
+    def _outcome_of(self, error: BaseException) -> tuple[str, str | None]:
+        """Return the outcome and `error.type` of a phase that did not complete."""
         if isinstance(error, PassLost):
             return semconv.LOST, error.error_type
         if isinstance(error, Exception) and not isinstance(error, RunCancelled):
@@ -329,6 +331,12 @@ def once(cache: dict[object, Recorded], record: Record) -> Record:
         return recorded
 
     return cached
+
+
+def _no_span(outer: Context) -> tuple[Span, Context]:
+    """Return the span and the context of the outer boundary, because no tracer makes spans."""
+    current = trace.get_current_span(outer)
+    return (current, outer) if isinstance(current, NonRecordingSpan) else _not_recording(current, outer)
 
 
 def _not_recording(current: Span, outer: Context) -> tuple[Span, Context]:

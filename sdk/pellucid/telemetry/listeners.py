@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -112,6 +112,11 @@ class Listeners:
         """Return whether a listener is subscribed to events of this name; if not, the event need not be created."""
         return name in self._by_name
 
+    @property
+    def names(self) -> Container[str]:
+        """Names of the events to which a listener is subscribed, now and later."""
+        return self._by_name
+
     def deliver(self, event: Event, fault: Fault, dropped: Callable[[], None]) -> None:
         """Call sync listeners and queue the event for async ones; their failures are passed to `fault`."""
         for subscription in self._by_name.get(event.name, ()):
@@ -160,7 +165,9 @@ class Listeners:
             for subscription in self._subscriptions:
                 for name in subscription.names:
                     by_name[name] = (*by_name.get(name, ()), subscription)
-            self._by_name = by_name
+            self._by_name.update(by_name)  # in place: `Scope.has_listener` is a method of it
+            for name in self._by_name.keys() - by_name.keys():
+                del self._by_name[name]
             return len(before) != len(self._subscriptions)
 
 

@@ -26,7 +26,11 @@ Guarded: TypeAlias = Callable[..., object]
 
 
 class LogLines:
-    """Log lines of one run."""
+    """Log lines of one run.
+
+    Attributes:
+        is_kept: Whether lines of all levels reach a sink or a logger of the application.
+    """
 
     def __init__(self, sinks: Sequence[LogSink]) -> None:
         self._sinks = sinks
@@ -35,9 +39,11 @@ class LogLines:
         configured = structlog is not None and structlog.is_configured()
         self._logger: Any = structlog.get_logger("pellucid").bind() if configured else None
 
+        self.is_kept = bool(sinks) or configured
+
     def is_enabled(self, level: str) -> bool:
         """Return whether a line of this level would reach a sink or handler."""
-        return bool(self._sinks) or self._logger is not None or _is_handled(level)
+        return self.is_kept or _is_handled(level)
 
     def write(
         self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, guarded: Guarded, context: Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -55,6 +55,7 @@ class Scope:
         iteration: Current iteration, 1-based; 0 before the first.
         deadline: Deadline of the run in seconds, on the event loop's clock.
         cancelled: Whether the run was cancelled on purpose, so that its boundaries do not end as timeouts.
+        has_listener: Returns whether a listener is subscribed to events of a name; if not, the event need not be made.
         open: Boundaries that have not ended, innermost last, with the functions that end them.
         degraded: Ids of providers that were skipped because they failed, or had not answered yet.
         is_continued_elsewhere: Returns whether another process continues the durable run, and ends its spans.
@@ -91,6 +92,8 @@ class Scope:
         self._run_listeners = tuple(listeners)
         own = Listeners(pipeline.listeners) if pipeline.listeners else None
         self.listeners = (*self._run_listeners, own) if own else self._run_listeners
+        names = [listeners.names for listeners in self.listeners]
+        self.has_listener: Callable[[str], bool] = names[0].__contains__ if len(names) == 1 else _in_any(names)
         policy = pipeline.capture or CapturePolicy.from_environment()
         self.policy = policy.within_attribute_limit()
         sinks: Sequence[CatalogSink] | None = getattr(pipeline, "catalog_sinks", None)
@@ -160,13 +163,6 @@ class Scope:
         """Record the time since `start`, from `now()`, with those labels that the metric has."""
         allowed = {name: value for name, value in labels.items() if name in metric.attributes}
         self.count(metric, (self.now() - start) / 1e9, allowed, context)
-
-    def has_listener(self, name: str) -> bool:
-        """Return whether a listener is subscribed to events of this name; if not, the event need not be created."""
-        for listeners in self.listeners:  # noqa: SIM110  (runs ten times an iteration; a generator costs three times as much)
-            if listeners.has_listener(name):
-                return True
-        return False
 
     def emit(
         self,
@@ -275,6 +271,10 @@ class Scope:
     def _dropped(self) -> None:
         labels = {semconv.TELEMETRY_PART: "listener", semconv.TELEMETRY_REASON: "queue_full"}
         self.count(semconv.TELEMETRY_DROPPED, 1, labels)
+
+
+def _in_any(names: Sequence[Container[str]]) -> Callable[[str], bool]:
+    return lambda name: any(name in listened for listened in names)
 
 
 def _no() -> bool:

@@ -50,10 +50,10 @@ class FunctionModel:
         self._function = function
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the function's answer to the request."""
+        """Return the function's answer to the request; the run checks it, as it checks that of every model."""
         answer = await self._call(request)
         if not isinstance(answer, AsyncIterator):
-            return _response(self.name, answer)
+            return cast("ModelResponse", _as_response(answer))
         last: ModelDelta | Answer | None = None
         async with aclosing(cast("Any", answer)) as pieces:
             async for piece in pieces:
@@ -137,7 +137,11 @@ def _response(name: str, answer: object) -> ModelResponse:
     Raises:
         ModelError: it is no answer, or has wrong types, of which nothing is streamed.
     """
-    response = answer
+    return check_response(name, _as_response(answer))
+
+
+def _as_response(answer: object) -> object:
+    """Return a text, a message or parts of one as a response, and anything else as it is."""
     if isinstance(answer, str):
         answer = Message("assistant", answer)
     elif isinstance(answer, ToolCall):
@@ -145,5 +149,5 @@ def _response(name: str, answer: object) -> ModelResponse:
     elif isinstance(answer, Sequence):
         answer = Message("assistant", answer)
     if isinstance(answer, Message):
-        response = ModelResponse(message=answer, finish_reason="tool_call" if answer.tool_calls else "stop")
-    return check_response(name, response)
+        return ModelResponse(message=answer, finish_reason="tool_call" if answer.tool_calls else "stop")
+    return answer

@@ -202,8 +202,8 @@ class Catalog:
 
     Attributes:
         bindings: Tools by name, in the order in which they are advertised.
-        callable: Tools that a call may name although they are not advertised; see `refuse`.
-        refuse: Returns why a known tool may not be called now, as an error for the model, or None if it may.
+        callable: Tools that a call may name although they are not advertised; see `refusal`.
+        refuse: Function of `refusal`; None if every known tool may be called.
         discovering: Names of the tools in `bindings` that discover other tools.
         denied: Tools that providers list and the policy denies, by name.
         shadowed: Collisions of names.
@@ -214,7 +214,7 @@ class Catalog:
 
     bindings: Mapping[str, Binding]
     callable: Mapping[str, Binding] = field(default_factory=dict)
-    refuse: Callable[[str], ToolError | None] = field(default=lambda name: None, repr=False)
+    refuse: Callable[[str], ToolError | None] | None = field(default=None, repr=False)
     discovering: frozenset[str] = frozenset()
     denied: Mapping[str, Denied] = field(default_factory=dict)
     shadowed: tuple[Shadowed, ...] = ()
@@ -275,6 +275,10 @@ class Catalog:
     def find(self, name: str) -> Binding | None:
         """Return the tool of a name, whether it may be called or not."""
         return self.bindings.get(name) or self.callable.get(name)
+
+    def refusal(self, name: str) -> ToolError | None:
+        """Return why a known tool may not be called now, as an error for the model, or None if it may."""
+        return self.refuse(name) if self.refuse is not None else None
 
     def find_listed(self, name: str) -> Binding | None:
         """Return the tool of a name, also if the policy denies it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, get_args
 
 from opentelemetry.trace import SpanContext
 
@@ -20,13 +21,21 @@ Collisions: TypeAlias = Literal["error", "first", "last", "prefix"]
 source."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Binding:
     """Tool of a name in a catalogue, with its provider and source."""
 
     tool: Tool
     provider_id: str
     source: ToolSource
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts of the tool's calls, as notes of their boundaries."""
+        tool, source = self.tool, self.source
+        facts: dict[str, Any] = {"tool_name": tool.name, "tool_type": "function", "provider_id": self.provider_id}
+        facts |= {"dispatch_mode": tool.mode, "source": source.kind, "source_place": source.place}
+        return facts if tool.execution is None else {**facts, "execution": tool.execution}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from pellucid.errors import ConfigError
-from pellucid.tools.functions import name_of, unwrapped
+from pellucid.tools.functions import is_async, name_of, unwrapped
 from pellucid.tools.hints import hints_of
 from pellucid.tools.schema import MAX_ISSUES, path_of
 from pellucid.types import JSONObject
@@ -106,6 +106,17 @@ class Signature:
         values = vars(bound)  # not `getattr`, which warns of deprecated fields
         keywords = {name: values[field] for name, field in zip(self.parameters, type(bound).model_fields, strict=True)}
         return keywords if self.context_parameter is None else {**keywords, self.context_parameter: ctx}
+
+    def bound(self, function: Callable[..., Any]) -> Callable[[JSONObject, Any], Any]:
+        """Return a function of arguments and context, which calls `function` with the keyword arguments of `bind`."""
+
+        def run(arguments: JSONObject, ctx: object) -> Any:
+            return function(**self.bind(arguments, ctx))
+
+        async def run_async(arguments: JSONObject, ctx: object) -> Any:
+            return await function(**self.bind(arguments, ctx))
+
+        return run_async if is_async(function) else run
 
     @cached_property
     def _model(self) -> type[BaseModel]:

@@ -215,6 +215,11 @@ class Tool(Generic[DepsT_contra]):
         return replace(self, name=name)
 
     @cached_property
+    def call_kind(self) -> tuple[object, ...]:
+        """Properties that decide which links a call passes through; see `pellucid.run.calls.chain`."""
+        return type(self), self.execution, self.serial, self.needs_approval is not False
+
+    @cached_property
     def definition(self) -> ToolDefinition:
         """Definition of the tool, as a model sees it."""
         return ToolDefinition(
@@ -496,21 +501,9 @@ def tool(
             name=name or name_of(function),
             description=signature.description if description is None else description,
             input_schema=signature.input_schema,
-            run=_bound(function, signature.bind),
+            run=signature.bound(function),
             tags=tuple(tags),
             **known,
         )
 
     return create if function is None else create(function)
-
-
-def _bound(function: Callable[..., Any], bind: Callable[[JSONObject, ToolContext], Mapping[str, Any]]) -> ToolFunction:
-    """Return a function of arguments and context, which calls `function` with the keyword arguments of `bind`."""
-
-    def run(arguments: JSONObject, ctx: ToolContext) -> Any:
-        return function(**bind(arguments, ctx))
-
-    async def run_async(arguments: JSONObject, ctx: ToolContext) -> Any:
-        return await function(**bind(arguments, ctx))
-
-    return run_async if is_async(function) else run

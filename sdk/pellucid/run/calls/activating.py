@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pellucid.errors import PolicyHalt
-from pellucid.run.calls.call import Call, halt_run
+from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler
+from pellucid.run.calls.core import halt_run
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 

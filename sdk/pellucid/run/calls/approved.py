@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import isawaitable
 
 from pellucid.approvals.decisions import ApprovalRequest
-from pellucid.run.calls.call import Call, context_of
+from pellucid.concurrency.race import race
+from pellucid.context import ToolContext
+from pellucid.failures import contained
+from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import CallHandler, Outcome
-from pellucid.run.calls.core import span_of
-from pellucid.run.calls.invocation import needs_approval
+from pellucid.run.calls.core import context_of, span_of
 from pellucid.run.outcomes import Waiting
 from pellucid.run.state import Run
+from pellucid.tools.tool import Tool
+from pellucid.types import JSONObject
 
 
 def approved(handler: CallHandler) -> CallHandler:
@@ -72,3 +77,20 @@ def _request(run: Run, call: Call, reason: str | None) -> ApprovalRequest:
         reason=reason,
         input_schema=tool.input_schema if run.journal.is_durable else None,
     )
+
+
+async def needs_approval(
+    tool: Tool, arguments: JSONObject, context: Callable[[], ToolContext]
+) -> tuple[bool, Exception | None]:
+    """Return whether a person must approve a call, and the exception if the tool's predicate failed: then yes."""
+    if not callable(tool.needs_approval):
+        return tool.needs_approval, None
+    try:
+        answer = tool.needs_approval(arguments, context())
+        return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
+    except BaseException as error:  # noqa: BLE001  (the predicate is the application's; the request reports its failure)
+        return True, contained(error)
+
+
+async def _awaited(answer: Awaitable[bool]) -> bool:
+    return await answer

@@ -14,8 +14,8 @@ from pellucid.approvals.external import CallStatus
 from pellucid.concurrency.race import race
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
-from pellucid.run.calls.call import Call, check_running, context_of, progress
-from pellucid.run.calls.invocation import function_of
+from pellucid.run.calls.call import Call
+from pellucid.run.calls.core import check_running, context_of, function_of, progress
 from pellucid.run.outcomes import Suspended
 from pellucid.run.pausing.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.pausing.async_state import AsyncCall, CallFacts, background_call

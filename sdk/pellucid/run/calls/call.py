@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from anyio import CapacityLimiter
 
 from pellucid.approvals.decisions import Settled
-from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, RunCancelled, ToolError
+from pellucid.errors import ToolError
 from pellucid.messages import ToolCall
-from pellucid.run.calls.invocation import INVALID_ARGUMENTS, alternatives_to, progress_of, read_arguments, unknown_tool
 from pellucid.run.state import Run
-from pellucid.run.tool_results import halted_text
-from pellucid.telemetry import Boundary
+from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
-from pellucid.tools.tool import MetaTool
-from pellucid.types import JSONObject, JSONValue
+from pellucid.tools.tool import MetaTool, Tool
+from pellucid.types import JSONObject
 
 if TYPE_CHECKING:
     from pellucid.offer.policy import Ruling
+
+INVALID_ARGUMENTS: Final = "invalid_arguments"
+
+_MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Call:
     """A tool call, resolved before its span starts.
 
     Attributes:
+        id: Id of the call; inference assigns one if the model did not.
         request: The call as the model requested it.
         started: Time at which the checks started, by `Scope.now()`; start time of the span.
         binding: The tool that the name resolves to, even if the policy denies it; None if there is none.
@@ -64,22 +67,17 @@ class Call:
         ruling: The policy's ruling on the call, if it was asked.
     """
 
+    id: str
     request: ToolCall
     started: int
     binding: Binding | None
     denied: Denied | None
     refusal: ToolError | None
     arguments: JSONObject
-    approval: Settled | None
-    is_resumed: bool
-    queued: float | None
+    approval: Settled | None = None
+    is_resumed: bool = False
+    queued: float | None = None
     ruling: Ruling | None = None
-
-    @property
-    def id(self) -> str:
-        """Id of the call; inference assigns one if the model did not."""
-        assert self.request.id is not None
-        return self.request.id
 
     @property
     def tool(self) -> Binding:
@@ -109,44 +107,26 @@ class Call:
 def bind(run: Run, item: Requested) -> Call:
     """Read the arguments of a call, and find out whether it may run."""
     started, request, binding = run.scope.now(), item.request, item.binding
-    denied = item.catalog.denied.get(request.name)
+    denied, refuse = item.catalog.denied.get(request.name), item.catalog.refuse
     arguments: JSONObject = {}
     refusal: ToolError | None = None
     if binding is None:
         refusal = _unknown(run, item.catalog, request.name)
-    elif denied is None and (refusal := item.catalog.refuse(request.name)) is None:
+    elif denied is None and (refuse is None or (refusal := refuse(request.name)) is None):
         arguments, refusal = read_arguments(binding.tool, request)
-    approval = None
-    if item.approvals is not None and (approval := item.approvals.get(request.id or "")) is not None:
-        refusal = approval_error(approval) or refusal
-    is_resumed = item.approvals is not None
-    return Call(request, started, binding, denied, refusal, arguments, approval, is_resumed, item.queued)
+    call = Call(request.id or "", request, started, binding, denied, refusal, arguments, queued=item.queued)
+    return call if item.approvals is None else _resumed(call, item.approvals.get(call.id))
+
+
+def _resumed(call: Call, approval: Settled | None) -> Call:
+    """Return a call of a resumed run, with the outcome of its approval request."""
+    refusal = approval_error(approval) if approval is not None else None
+    return replace(call, refusal=refusal or call.refusal, approval=approval, is_resumed=True)
 
 
 def approval_error(settled: Settled) -> ToolError | None:
     """Return the error of a call whose approval was not given."""
     return ToolError(settled.error, error_type=f"approval_{settled.outcome}") if settled.error is not None else None
-
-
-def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
-    """Return the context of a tool call."""
-    return ToolContext(
-        run_id=run.scope.run_id,
-        iteration=run.scope.iteration,
-        tool_call_id=call.id,
-        idempotency_key=str(run.id_of(call.id)),
-        identity=run.scope.identity,
-        signal=run.caller.signal,
-        deadline=run.scope.deadline,
-        deps=run.caller.deps,
-        **more,
-    )
-
-
-def progress(run: Run, b: Boundary, call: Call) -> Callable[[JSONValue], None]:
-    """Return the function with which a tool reports its progress."""
-    assert run.token is not None  # the run has started
-    return progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
 
 
 def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
@@ -156,29 +136,41 @@ def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
     return unknown_tool(name, catalog)
 
 
-def halt_run(run: Run, b: Boundary, halt: PolicyHalt) -> None:
-    """Record that the policy has ended the run."""
-    b.note(permission="halt")
-    run.halted = run.halted or halt
+def unknown_tool(name: str, catalog: Catalog) -> ToolError:
+    """Return the error of a call of a tool that is not in the catalogue."""
+    return ToolError(f"Unknown tool: {name!r}. {alternatives_to(name, catalog)}", error_type="unknown_tool")
 
 
-def check_halted(run: Run) -> None:
-    """Check that the policy has not ended the run.
+def alternatives_to(name: str, catalog: Catalog) -> str:
+    """Return a sentence about the tools that can be called in place of one that cannot."""
+    names = list(catalog.bindings)
+    if not names:
+        return "No tools are available; answer without them."
+    more = ", ..." if len(names) > _MAX_LISTED else ""
+    return close_to(name, names) or f"Available tools: {', '.join(names[:_MAX_LISTED])}{more}."
 
-    Raises:
-        ToolError: the policy has ended it.
+
+def read_arguments(tool: Tool, request: ToolCall) -> tuple[JSONObject, ToolError | None]:
+    """Return the arguments as an object that fits the schema, or an empty one and an error.
+
+    The error does not repeat values, because they may be secret.
     """
-    if run.halted is not None:
-        raise ToolError(halted_text(run.halted), error_type=run.halted.error_type)
+    arguments: object = request.arguments or {}
+    problem = ""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            problem = f"are not JSON: {error}. Send one JSON object."
+    if not problem:
+        if not isinstance(arguments, dict):
+            problem = "are not a JSON object. Send one JSON object."
+        elif issues := tool.validator.issues(arguments):
+            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
+        else:
+            return arguments, None
+    return {}, ToolError(f"The arguments of {tool.name!r} {problem}", error_type=INVALID_ARGUMENTS)
 
 
-def check_running(run: Run) -> None:
-    """Check that the run was not halted or stopped, also before the event loop delivers the cancellation.
-
-    Raises:
-        ToolError: the policy halted the run.
-        RunCancelled, TimeoutError: the run was stopped.
-    """
-    check_halted(run)
-    if (reason := run.stop_cause()) is not None:
-        raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.scope.agent)
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -35,6 +35,20 @@ Handler: TypeAlias = Callable[[Run, Boundary, Call], Awaitable[Any]]
 """Handler within the span of a call; it returns the tool's value, or raises."""
 
 
+class Kind(NamedTuple):
+    """Calls that share a chain.
+
+    Attributes:
+        is_durable: Whether the run has a journal.
+        is_one_of_several: Whether the message has other calls, too.
+        tool: `Tool.call_kind`; None if there is no tool of the name.
+    """
+
+    is_durable: bool
+    is_one_of_several: bool
+    tool: tuple[object, ...] | None
+
+
 class Need(NamedTuple):
     """What the links of a call are selected by.
 
@@ -124,17 +138,10 @@ def chain_of(need: Need) -> list[Link]:
     return [link for link in LINKS if link.is_needed(need)]
 
 
-def handler_of(run: Run, item: Requested) -> TurnHandler:
-    """Return the chain of a call, which calls of the same kind share."""
-    tool = item.binding.tool if item.binding is not None else None
-    kind = (
-        run.journal.is_durable,
-        item.slots is not None,
-        (type(tool), tool.execution, tool.serial, _may_ask(tool)) if tool is not None else None,
-    )
-    handlers: dict[Any, TurnHandler] = run.setup.handlers
-    if (handler := handlers.get(kind)) is None:
-        handlers[kind] = handler = _composed(chain_of(Need(run.setup, kind[0], kind[1], tool)))
+def handler_of(setup: Setup, kind: Kind, tool: Tool | None) -> TurnHandler:
+    """Return a new chain for calls of a kind, which the agent keeps."""
+    need = Need(setup, kind.is_durable, kind.is_one_of_several, tool)
+    setup.handlers[kind] = handler = _composed(chain_of(need))
     return handler
 
 

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final
 
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import EventLoopToken
+from opentelemetry.trace import SpanContext
+
+from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
+from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
-from pellucid.errors import JournalError, ReliabilityFailFast, ToolError
-from pellucid.run.calls.call import Call, Requested, bind, check_halted, check_running, context_of, progress
+from pellucid.errors import JournalError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
+from pellucid.events import ToolProgress
+from pellucid.messages import ToolCall
+from pellucid.run.calls.call import Call, Requested, bind
 from pellucid.run.calls.chain import CallHandler, Handler, Outcome, TurnHandler
-from pellucid.run.calls.invocation import function_of, observed_call, out_of_time
 from pellucid.run.outcomes import Enqueued, Suspended
 from pellucid.run.state import Run
-from pellucid.run.tool_results import failure_of, result_of, with_note
-from pellucid.telemetry import Boundary
+from pellucid.run.tool_results import failure_of, halted_text, result_of, with_note
+from pellucid.telemetry import DISPATCH, Boundary, Scope, boundary
+from pellucid.tools.collisions import Binding
+from pellucid.tools.tool import Tool
+from pellucid.types import JSONObject, JSONValue
+
+_MAX_NAME: Final = 64
+_MAX_ID: Final = 256
 
 
 def bound(handler: CallHandler) -> TurnHandler:
@@ -49,7 +65,7 @@ def observed(handler: Handler) -> CallHandler:
                 result = failure_of(call.request, error, run.limits.max_result_bytes)
             if note is not None:
                 result = with_note(result, note)
-            b.output(result.to_dict()["response"])
+            b.record_output(lambda recorder: recorder.value(result.to_dict()["response"]))
             return result
 
     return observe
@@ -140,3 +156,121 @@ async def within_timeout(run: Run, call: Call, ctx: ToolContext) -> Any:
     finally:
         if run.nesting.inner:  # abandoned nested runs must not outlive the call
             run.nesting.release_all(call.id)
+
+
+def observed_call(scope: Scope, binding: Binding | None, request: ToolCall, start: int, **notes: Any) -> Boundary:
+    """Return the `execute_tool` boundary of a call.
+
+    Args:
+        scope: Scope of the call.
+        binding: The tool; None if there is none of this name.
+        request: The call.
+        start: Time at which the checks of the call started.
+        notes: Further facts.
+    """
+    assert request.id is not None
+    notes |= {"agent": scope.agent or None, "tool_call_id": request.id[:_MAX_ID]}
+    if binding is None:  # a name that the model invented is content
+        name = scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
+        b = boundary(scope, DISPATCH, name, start=start, tool_name=name, tool_type="function", **notes)
+        b.label(tool_name=semconv.OTHER)
+        return b
+    b = boundary(scope, DISPATCH, request.name, start=start, **notes, **binding.facts)
+    if b.records:
+        description = binding.tool.description
+        b.note(tool_description=scope.label(description) if description else None)
+        b.attributes(binding.tool.attributes)
+    return b
+
+
+def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
+    """Return the context of a tool call."""
+    return ToolContext(
+        run_id=run.scope.run_id,
+        iteration=run.scope.iteration,
+        tool_call_id=call.id,
+        idempotency_key=str(run.id_of(call.id)),
+        identity=run.scope.identity,
+        signal=run.caller.signal,
+        deadline=run.scope.deadline,
+        deps=run.caller.deps,
+        **more,
+    )
+
+
+def progress(run: Run, b: Boundary, call: Call) -> Callable[[JSONValue], None]:
+    """Return the function with which a tool reports its progress."""
+    assert run.token is not None  # the run has started
+    return progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
+
+
+def progress_of(
+    scope: Scope, span: SpanContext, loop: EventLoopToken, request: ToolCall
+) -> Callable[[JSONValue], None]:
+    """Return a function that emits progress of a call; it may be called from any thread."""
+
+    def progress(value: JSONValue) -> None:
+        if not scope.has_listener(ToolProgress.name):
+            return
+        try:
+            clean = scope.recorder.clean(value)
+        except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
+            scope.fault("recording", error)
+            return
+        payload = {"tool_name": request.name, "tool_call_id": request.id, "value": clean}
+        call_soon(loop, lambda: scope.emit(ToolProgress, span, payload))
+
+    return progress
+
+
+def function_of(tool: Tool) -> Callable[[JSONObject, ToolContext], Awaitable[Any]]:
+    """Return the function of a tool, to be awaited; a sync one runs in a worker thread."""
+    function = tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
+    if tool.output_schema is None or tool.on_invalid_output is None:
+        return function
+    from pellucid.run.output_check import checked
+
+    return checked(tool, function)
+
+
+async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:
+    # A limiter of its own: an abandoned thread must not block later calls. A run bounds the number of its concurrent
+    # calls, `observe` does not. The result is boxed because trio rejects functions that return an awaitable.
+    limiter = anyio.CapacityLimiter(1)
+    [value] = await anyio.to_thread.run_sync(
+        lambda: [function(arguments, ctx)], abandon_on_cancel=True, limiter=limiter
+    )
+    return await value if isawaitable(value) else value
+
+
+def out_of_time(tool: Tool, timeout: float | None) -> ToolError:
+    """Return the error of a call that did not end within its timeout."""
+    return ToolError(f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout")
+
+
+def halt_run(run: Run, b: Boundary, halt: PolicyHalt) -> None:
+    """Record that the policy has ended the run."""
+    b.note(permission="halt")
+    run.halted = run.halted or halt
+
+
+def check_halted(run: Run) -> None:
+    """Check that the policy has not ended the run.
+
+    Raises:
+        ToolError: the policy has ended it.
+    """
+    if run.halted is not None:
+        raise ToolError(halted_text(run.halted), error_type=run.halted.error_type)
+
+
+def check_running(run: Run) -> None:
+    """Check that the run was not halted or stopped, also before the event loop delivers the cancellation.
+
+    Raises:
+        ToolError: the policy halted the run.
+        RunCancelled, TimeoutError: the run was stopped.
+    """
+    check_halted(run)
+    if (reason := run.stop_cause()) is not None:
+        raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.scope.agent)

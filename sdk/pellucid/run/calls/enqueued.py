@@ -6,8 +6,8 @@ from pellucid.approvals.checkpoint import trace_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import shielded
 from pellucid.context import ExternalCall
-from pellucid.run.calls.call import Call, check_running, context_of, progress
-from pellucid.run.calls.core import within_timeout
+from pellucid.run.calls.call import Call
+from pellucid.run.calls.core import check_running, context_of, progress, within_timeout
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.pausing.external import add_dispatched
 from pellucid.run.pausing.pausing import pausing_of
