@@ -13,7 +13,7 @@ from opentelemetry import trace
 
 from pellucid_exporters import configure
 from pellucid_exporters.console.hub_stats import HubStatsProcessor, hub_table
-from pellucid_instrumentation import Hub, instrument
+from pellucid_instrumentation import ObservedHub, instrument
 
 OBJECTIVE = 0.1
 
@@ -35,7 +35,7 @@ if __name__ == "__main__":
     telemetry = configure("rooms")
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
-    instrument({"*": Hub(objective=OBJECTIVE)})
+    instrument({"*": ObservedHub(objective=OBJECTIVE)})
     asyncio.run(main(*sys.argv[1:2]))
     objectives = {hub.provider_id: OBJECTIVE for hub in hubs.stats()}
     print(hub_table(hubs.stats(objectives)))

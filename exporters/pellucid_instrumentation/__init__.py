@@ -1,23 +1,28 @@
 """Pellucid's telemetry for agents that were not written with Pellucid: the MCP client below their frameworks.
 
 ```python
-from pellucid_instrumentation import Hub, instrument
+from pellucid_instrumentation import ObservedHub, instrument
 
-instrument(hubs={"mcp.example.com/*": Hub("search", objective=0.5)})
+instrument(hubs={"mcp.example.com/*": ObservedHub("search", objective=0.5)})
 ```
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pellucid_instrumentation.hubs import Endpoint, Hub, Hubs
+from pellucid.module_names import module_getattr
+from pellucid_instrumentation.hubs import Endpoint, Hubs, ObservedHub
 
 if TYPE_CHECKING:
     from pellucid_instrumentation.instrumentor import PellucidInstrumentor
 
-__all__ = ["Endpoint", "Hub", "Hubs", "instrument", "uninstrument"]
+    Hub: TypeAlias = ObservedHub
+else:
+    __getattr__ = module_getattr(__name__, deprecated={"Hub": (__name__, "ObservedHub")})
+
+__all__ = ["Endpoint", "Hubs", "ObservedHub", "instrument", "uninstrument"]
 
 _lock: Final = threading.Lock()
 

@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(r".*[=;].*|(?=.*[^A-Za-z._~@-]).{16,}")
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
+class ObservedHub:
     """Name and objective of a hub.
 
     Attributes:
@@ -38,9 +38,9 @@ class Hub:
 
     def __post_init__(self) -> None:
         if self.id == "":
-            raise ConfigError("Hub(id=''): give the hub a name; spans, metrics and alerts carry it")
+            raise ConfigError("ObservedHub(id=''): give the hub a name; spans, metrics and alerts carry it")
         if self.objective is not None and not self.objective > 0:
-            raise ConfigError(f"Hub(objective={self.objective!r}): must be a positive number of seconds")
+            raise ConfigError(f"ObservedHub(objective={self.objective!r}): must be a positive number of seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +97,12 @@ class Endpoint:
         return tuple(text for text in (self.name, self.place, scheme) if text)
 
 
-Choice: TypeAlias = "Hub | str | float"
+Choice: TypeAlias = "ObservedHub | str | float"
 Hubs: TypeAlias = "Mapping[str, Choice] | Callable[[Endpoint], Choice | None]"
 """Hubs by pattern (`*` matches anything), or a function that returns the hub of an endpoint."""
 
 
-def chooser_of(hubs: Hubs | None) -> Callable[[Endpoint], Hub]:
+def chooser_of(hubs: Hubs | None) -> Callable[[Endpoint], ObservedHub]:
     """Return a function that returns the hub of an endpoint, with its id.
 
     Args:
@@ -115,7 +115,7 @@ def chooser_of(hubs: Hubs | None) -> Callable[[Endpoint], Hub]:
         return lambda endpoint: _complete(_hub(hubs(endpoint)), endpoint)
     patterns = {pattern: _hub(choice) for pattern, choice in (_from_environment() if hubs is None else hubs).items()}
 
-    def choose(endpoint: Endpoint) -> Hub:
+    def choose(endpoint: Endpoint) -> ObservedHub:
         texts = endpoint.matched
         found = (hub for pattern, hub in patterns.items() if any(_fits(text, pattern) for text in texts))
         return _complete(next(found, None), endpoint)
@@ -127,18 +127,20 @@ def _fits(text: str, pattern: str) -> bool:
     return text == pattern or fnmatchcase(text, pattern)  # a text may have brackets, as the address of IPv6
 
 
-def _complete(hub: Hub | None, endpoint: Endpoint) -> Hub:
-    return Hub((hub.id if hub is not None else None) or endpoint.default_id, hub.objective if hub is not None else None)
+def _complete(hub: ObservedHub | None, endpoint: Endpoint) -> ObservedHub:
+    if hub is None:
+        return ObservedHub(endpoint.default_id)
+    return ObservedHub(hub.id or endpoint.default_id, hub.objective)
 
 
-def _hub(choice: object) -> Hub | None:
-    if choice is None or isinstance(choice, Hub):
+def _hub(choice: object) -> ObservedHub | None:
+    if choice is None or isinstance(choice, ObservedHub):
         return choice
     if isinstance(choice, str):
-        return Hub(choice)
+        return ObservedHub(choice)
     if isinstance(choice, int | float) and not isinstance(choice, bool):
-        return Hub(objective=choice)
-    raise ConfigError(f"{choice!r} is not a hub; use Hub(id=..., objective=...), its id, or its objective in seconds")
+        return ObservedHub(objective=choice)
+    raise ConfigError(f"{choice!r} is not a hub; use ObservedHub(id=, objective=), its id, or its objective in seconds")
 
 
 def _from_environment() -> dict[str, Choice]:
@@ -147,7 +149,7 @@ def _from_environment() -> dict[str, Choice]:
         return {}
     try:
         value: Any = json.loads(text)
-        return {pattern: Hub(**one) if isinstance(one, dict) else one for pattern, one in value.items()}
+        return {pattern: ObservedHub(**one) if isinstance(one, dict) else one for pattern, one in value.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{VARIABLE} is not what hubs= takes, as JSON, such as "

@@ -8,7 +8,7 @@ from typing import Any, Final
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # not in its `__all__`
 
 from pellucid_instrumentation.faults import guarded
-from pellucid_instrumentation.hubs import Endpoint, Hub, Hubs, chooser_of
+from pellucid_instrumentation.hubs import Endpoint, Hubs, ObservedHub, chooser_of
 from pellucid_instrumentation.names import Names
 from pellucid_instrumentation.patches import Patches
 from pellucid_instrumentation.sessions import Sessions
@@ -30,9 +30,9 @@ class PellucidInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # which has
         hubs: Hubs | None = kwargs.get("hubs")
         choose, names, patches = chooser_of(hubs), Names(), self._patches
 
-        def locate(endpoint: Endpoint) -> tuple[Endpoint, Hub]:
+        def locate(endpoint: Endpoint) -> tuple[Endpoint, ObservedHub]:
             named = names.named(endpoint)
-            return named, guarded(choose, named) or Hub(named.default_id)
+            return named, guarded(choose, named) or ObservedHub(named.default_id)
 
         transports = Transports(locate)
         for part in (names, transports, Sessions(transports)):

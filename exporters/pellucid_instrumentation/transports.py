@@ -15,7 +15,7 @@ from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.telemetry import HubRequest, Scope, shared_scope
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
-from pellucid_instrumentation.hubs import Endpoint, Hub
+from pellucid_instrumentation.hubs import Endpoint, ObservedHub
 from pellucid_instrumentation.names import http, stdio
 from pellucid_instrumentation.patches import Patches
 
@@ -25,7 +25,7 @@ MOST_STREAMS: Final = 10_000
 UNKNOWN: Final = Endpoint(kind="custom")
 """Endpoint of a session over a transport that is not one of the MCP SDK's."""
 
-Locate: TypeAlias = Callable[[Endpoint], tuple[Endpoint, Hub]]
+Locate: TypeAlias = Callable[[Endpoint], tuple[Endpoint, ObservedHub]]
 """Returns an endpoint with its name, and its hub."""
 
 
@@ -93,7 +93,7 @@ class Link:
         attributes: Span attributes of requests, as known without the handshake.
     """
 
-    def __init__(self, endpoint: Endpoint, hub: Hub) -> None:
+    def __init__(self, endpoint: Endpoint, hub: ObservedHub) -> None:
         self.endpoint = endpoint
         self.hub = hub
         self.id = hub.id or endpoint.default_id

@@ -16,7 +16,7 @@ from mcp import ClientSession
 from opentelemetry.sdk.trace import SpanProcessor
 
 from pellucid_exporters import Prometheus, configure
-from pellucid_instrumentation import Hub, instrument, uninstrument
+from pellucid_instrumentation import ObservedHub, instrument, uninstrument
 
 TOOLS: Final = [
     {"name": f"tool_{number}", "inputSchema": {"type": "object", "properties": {"a": {"type": "string"}}}}
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=15)
     options = parser.parse_args()
     plain = anyio.run(measure, options.samples)
-    instrument({"*": Hub("bench", objective=0.1)})
+    instrument({"*": ObservedHub("bench", objective=0.1)})
     silent = anyio.run(measure, options.samples)
     telemetry = configure("bench", prometheus=Prometheus(port=None))
     telemetry.tracer_provider.add_span_processor(SpanProcessor())

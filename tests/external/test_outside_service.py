@@ -32,7 +32,7 @@ from pellucid import (
     external_tools,
     retry,
 )
-from pellucid.testing import Completion, Delivery, Job, OutsideService, ScriptedModel
+from pellucid.testing import Job, JobCompletion, JobDelivery, OutsideService, ScriptedModel
 from support.processes import PATIENCE
 from support.runs import within
 from support.vendor_server import Answer, answer_json, vendor_server
@@ -119,7 +119,7 @@ async def test_a_job_is_completed_with_its_token_and_its_trace() -> None:
     assert received.headers["authorization"] == "Bearer t0"
     assert received.headers["traceparent"] == TRACE
     assert received.json == {"status": "completed", "response": {"message": "hi"}}
-    assert service.deliveries == [Delivery(result_id=RESULT_ID, status=200)]
+    assert service.deliveries == [JobDelivery(result_id=RESULT_ID, status=200)]
     assert [job.result_id for job in service.jobs] == [RESULT_ID]
 
 
@@ -206,8 +206,8 @@ def test_a_job_without_a_complete_url_is_kept_and_reported() -> None:
         ("r", {"x": 1}),
         (200, {"resultId": "r", "status": "completed", "response": {"x": 1}}),
     ]
-    assert outcome(job, lambda job: [Completion(response=[job.input, 2])])[0] == ("r", [{"x": 1}, 2])
-    assert outcome(job, lambda job: [Completion(error="no luck")]) == [
+    assert outcome(job, lambda job: [JobCompletion(response=[job.input, 2])])[0] == ("r", [{"x": 1}, 2])
+    assert outcome(job, lambda job: [JobCompletion(error="no luck")]) == [
         ("r", "no luck"),
         (200, {"resultId": "r", "status": "failed", "error": "no luck"}),
     ]
@@ -216,12 +216,12 @@ def test_a_job_without_a_complete_url_is_kept_and_reported() -> None:
 def test_a_service_can_answer_twice_wrongly_late_or_never() -> None:
     """As its behavior says for each job; closing it does not wait for what is late."""
 
-    def behavior(job: Job) -> Sequence[Completion]:
+    def behavior(job: Job) -> Sequence[JobCompletion]:
         return {
-            "twice": [Completion(response=1), Completion(response=2)],
-            "wrong": [Completion(body=b"<html>")],
-            "failed": [Completion(error="no luck")],
-            "late": [Completion(delay=3600)],
+            "twice": [JobCompletion(response=1), JobCompletion(response=2)],
+            "wrong": [JobCompletion(body=b"<html>")],
+            "failed": [JobCompletion(error="no luck")],
+            "late": [JobCompletion(delay=3600)],
             "never": [],
         }[job.result_id]
 
@@ -247,14 +247,14 @@ def test_a_completion_that_nobody_takes_is_a_delivery_without_a_status() -> None
         url = server.url
     delivered = threading.Event()
 
-    def behavior(_: Job) -> Iterator[Completion]:
-        yield Completion()
+    def behavior(_: Job) -> Iterator[JobCompletion]:
+        yield JobCompletion()
         delivered.set()
 
     with OutsideService(behavior) as service:
         request(f"{service.url}/jobs", {"resultId": "r", "completeUrl": url})
         assert delivered.wait(PATIENCE)
-    assert service.deliveries == [Delivery(result_id="r", status=None)]
+    assert service.deliveries == [JobDelivery(result_id="r", status=None)]
 
 
 def test_the_same_job_is_accepted_once() -> None:

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 
 from pellucid_exporters import Prometheus, configure
-from pellucid_instrumentation import Hub, instrument
+from pellucid_instrumentation import ObservedHub, instrument
 
 PAUSE = 0.05
 
@@ -33,7 +33,7 @@ def run_again(program: str, url: str) -> None:
 
 if __name__ == "__main__":
     telemetry = configure("loop", prometheus=Prometheus(port=0))
-    instrument({"*127.0.0.1*": Hub("catalogue", objective=0.2), "catalogue": Hub(objective=0.2)})
+    instrument({"*127.0.0.1*": ObservedHub("catalogue", objective=0.2), "catalogue": ObservedHub(objective=0.2)})
     print(telemetry.prometheus_url, flush=True)
     sys.stdout = sys.stderr  # what the program prints
     threading.Thread(target=run_again, args=sys.argv[1:3], daemon=True).start()

@@ -26,13 +26,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pellucid import semconv
-from pellucid_instrumentation import Hub, Hubs, instrument, uninstrument
+from pellucid_instrumentation import Hubs, ObservedHub, instrument, uninstrument
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.http_hub import HttpHub, http_hub
 
 WITHIN = 60
-PATTERNS: Hubs = {"*127.0.0.1*": "catalogue", "*mcp_server_time*": "clock", "*": Hub(objective=0.5)}
+PATTERNS: Hubs = {"*127.0.0.1*": "catalogue", "*mcp_server_time*": "clock", "*": ObservedHub(objective=0.5)}
 
 
 class Telemetry:

@@ -15,7 +15,7 @@ import pytest
 from mcp import ClientSession
 
 from pellucid.errors import ConfigError
-from pellucid_instrumentation import Endpoint, Hub, instrument, uninstrument
+from pellucid_instrumentation import Endpoint, ObservedHub, instrument, uninstrument
 from pellucid_instrumentation.hubs import chooser_of
 from support.processes import PATIENCE, run_python
 
@@ -75,7 +75,9 @@ def test_a_command_names_a_hub_by_program_and_package(command: str, id_: str) ->
 
 
 @pytest.mark.parametrize(
-    "hubs", [{"*": 0}, {"*": None, "x": True}, {"*": Hub("a"), "x": ""}, {"x": [1]}], ids=["0", "bool", "empty", "list"]
+    "hubs",
+    [{"*": 0}, {"*": None, "x": True}, {"*": ObservedHub("a"), "x": ""}, {"x": [1]}],
+    ids=["0", "bool", "empty", "list"],
 )
 def test_a_hub_that_is_none_is_refused(hubs: Any) -> None:
     """At once, and nothing is instrumented."""

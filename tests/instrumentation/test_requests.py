@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, format_trace_id
 from pellucid import Agent, ToolCall, semconv, tool
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
-from pellucid_instrumentation import Endpoint, Hub, messages
+from pellucid_instrumentation import Endpoint, ObservedHub, messages
 from support.http_hub import http_hub
 from support.mcp_clients import instrumented, list_all, over_http, over_stdio
 from support.mcp_servers import listing_server, modern_server, tool_of
@@ -123,7 +123,7 @@ async def test_listings_at_the_same_time(telemetry: Captured) -> None:
 
 async def test_a_listing_that_checks_a_result_is_no_discovery(telemetry: Captured) -> None:
     """The MCP SDK makes it within the call of a tool that it does not know."""
-    with instrumented({"*": Hub("time", objective=1e-9)}):
+    with instrumented({"*": ObservedHub("time", objective=1e-9)}):
         async with over_stdio(sys.executable, "-m", "mcp_server_time") as session:
             await session.initialize()
             await session.call_tool("get_current_time", {"timezone": "UTC"})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid import Policy
-    from pellucid.reliability import Decision
+    from pellucid.reliability import Reaction
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -392,7 +392,7 @@ async def test_a_rule_may_end_the_run_for_a_denial() -> None:
 
 @pytest.mark.parametrize("then", [retry(backoff=0.0), fallback(lambda s: "instead")])
 @pytest.mark.parametrize("answer", ["deny", "halt"])
-async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer: str, then: Decision) -> None:
+async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer: str, then: Reaction) -> None:
     """The policy is asked once, nothing stands in for the tool, and its circuit breaker does not count it."""
     again = Tool(name="write", run=lambda arguments, ctx: ran.append("write"), idempotent=True)
     rule = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=then, kind="x")

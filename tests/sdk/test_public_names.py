@@ -134,14 +134,14 @@ PUBLIC = {
     "pellucid.testing": [
         "Answer",
         "Answers",
-        "Completion",
         "Deed",
-        "Delivery",
         "Fails",
         "FakeHub",
         "FunctionModel",
         "Hangs",
         "Job",
+        "JobCompletion",
+        "JobDelivery",
         "ModelContract",
         "OutsideService",
         "Pieces",
@@ -160,7 +160,7 @@ PUBLIC = {
         "Telemetry",
         "configure",
     ],
-    "pellucid_instrumentation": ["Endpoint", "Hub", "Hubs", "instrument", "uninstrument"],
+    "pellucid_instrumentation": ["Endpoint", "Hubs", "ObservedHub", "instrument", "uninstrument"],
     "pellucid.durable": [
         "CallKind",
         "CallRecord",
@@ -216,6 +216,10 @@ DEPRECATED = [
     ("pellucid.models", "require_model", "from pellucid.models.base import require_model"),
     ("pellucid.models", "resolve", "from pellucid.models.names import resolve"),
     ("pellucid.models", "told", "from pellucid.models.alternatives import last_of"),
+    ("pellucid.reliability", "Decision", "from pellucid.reliability import Reaction"),
+    ("pellucid.testing", "Completion", "from pellucid.testing import JobCompletion"),
+    ("pellucid.testing", "Delivery", "from pellucid.testing import JobDelivery"),
+    ("pellucid_instrumentation", "Hub", "from pellucid_instrumentation import ObservedHub"),
 ]
 
 

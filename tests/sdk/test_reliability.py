@@ -44,7 +44,7 @@ from pellucid import (
     static_tools,
     tool,
 )
-from pellucid.reliability import Decision
+from pellucid.reliability import Reaction
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import Clock
 from support.reliability import decisions, down, rules, told
@@ -433,7 +433,7 @@ async def test_a_provider_is_asked_again(telemetry: Captured) -> None:
     ],
 )
 async def test_a_decision_is_told_after_the_failure_that_it_follows(
-    telemetry: Captured, operation: str, then: Decision, expected: str
+    telemetry: Captured, operation: str, then: Reaction, expected: str
 ) -> None:
     """A listener learns what failed before it learns what a rule does about it."""
     faults: list[Any] = [down()]

@@ -11,7 +11,7 @@ import anyio
 
 from pellucid.agent import Agent
 from pellucid.durable import Recovery, RunStore
-from pellucid.durable_runs.live.hub import Hub
+from pellucid.durable_runs.live.hub import LiveHub
 from pellucid.durable_runs.live.pass_text import PassText
 from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
@@ -34,7 +34,7 @@ class Worker:
     deps: Any
     completion: Completion | None
     metrics: StoreMetrics
-    hub: Hub | None
+    hub: LiveHub | None
     is_always_streamed: bool
 
     async def recover(self) -> Recovery:

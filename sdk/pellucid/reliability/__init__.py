@@ -1,10 +1,13 @@
 """Reliability: rules about failures, and one gate around discovery, inference and tools that applies them."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
+from pellucid.module_names import module_getattr
 from pellucid.reliability.breaker import CircuitBreaker
 from pellucid.reliability.gate import Gate, Subject
 from pellucid.reliability.options import Reliability
 from pellucid.reliability.rules import (
-    Decision,
+    Reaction,
     Rule,
     Situation,
     continue_,
@@ -18,8 +21,8 @@ from pellucid.reliability.rules import (
 
 __all__ = [
     "CircuitBreaker",
-    "Decision",
     "Gate",
+    "Reaction",
     "Reliability",
     "Rule",
     "Situation",
@@ -32,3 +35,8 @@ __all__ = [
     "retry",
     "retry_other",
 ]
+
+if TYPE_CHECKING:
+    Decision: TypeAlias = Reaction
+else:
+    __getattr__ = module_getattr(__name__, deprecated={"Decision": (__name__, "Reaction")})

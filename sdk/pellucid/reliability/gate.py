@@ -19,7 +19,7 @@ from pellucid.failures import describe, error_kind_of, retry_after_of
 from pellucid.messages import Usage
 from pellucid.reliability.breaker import Circuit, Permit, State
 from pellucid.reliability.options import Reliability
-from pellucid.reliability.rules import Decision, Operation, Rule, Situation, Spent, Then, fail_fast
+from pellucid.reliability.rules import Operation, Reaction, Rule, Situation, Spent, Then, fail_fast
 from pellucid.telemetry import Boundary, Scope
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _NOT_DONE: Final[dict[Then, tuple[str, str]]] = {
     "retry_other": ("reliability.not_retried", "try another model"),
     "fallback": ("reliability.not_fallen_back", "fall back"),
 }
-"""Span event, and verb in the note on the failure, of a decision that cannot be carried out."""
+"""Span event, and verb in the note on the failure, of a reaction that cannot be carried out."""
 
 _OPERATIONS: Final[dict[Operation, tuple[str, str, type[CircuitOpen]]]] = {
     "discovery": ("provider_id", semconv.PROVIDER_ID, DiscoveryCircuitOpen),
@@ -79,9 +79,9 @@ class Subject:
 
 @dataclass(eq=False)
 class Gate:
-    """Attempts at one operation of a run, and the decisions of the rules about them.
+    """Attempts at one operation of a run, and the reactions of the rules about them.
 
-    A decision is emitted once it is certain to be carried out: there is time for the wait, another model is available.
+    A reaction is emitted once it is certain to be carried out: there is time for the wait, another model is available.
 
     Attributes:
         reliability: Rules and circuit breakers.
@@ -89,11 +89,11 @@ class Gate:
         subject: Provider, tool or model of the attempt; another model after `retry_other`.
         usage: Returns the usage of the run.
         stop_cause: Returns why the run must stop, or None.
-        obstacle: Returns why a decision about an error cannot be carried out, or None; without the decision, the
+        obstacle: Returns why a reaction about an error cannot be carried out, or None; without the reaction, the
             attempt is accepted as it is.
         enclosing: Boundary around all attempts; None if each has one of its own.
         attempt: Number of the attempt, from 1.
-        decision: Decision about the last attempt, if a rule matched.
+        reaction: Reaction about the last attempt, if a rule matched.
     """
 
     reliability: Reliability
@@ -101,10 +101,10 @@ class Gate:
     subject: Subject
     usage: Callable[[], Usage]
     stop_cause: Callable[[], str | None]
-    obstacle: Callable[[Decision, BaseException | None], str | None]
+    obstacle: Callable[[Reaction, BaseException | None], str | None]
     enclosing: Boundary | None = None
     attempt: int = field(init=False, default=0)
-    decision: Decision | None = field(init=False, default=None)
+    reaction: Reaction | None = field(init=False, default=None)
     _situation: Situation | None = field(init=False, default=None)
     _rule_failure: Exception | None = field(init=False, default=None)
     _wait: float = field(init=False, default=0.0)
@@ -153,11 +153,11 @@ class Gate:
             with self.admitted():
                 response = await call()
         except JournalError:  # ends the pass of a durable run, whatever the rules say
-            self.decision = None
+            self.reaction = None
             raise
         except Exception as error:
             self.judge(b.span, error=error)
-            if self.decision is not None and self.decision.then != "fail_fast":
+            if self.reaction is not None and self.reaction.then != "fail_fast":
                 self._emit_failed(b, failed, started, error)
             raise
         if not isinstance(response, pending):
@@ -172,29 +172,29 @@ class Gate:
         self.scope.emit(failed, b.span.get_span_context(), payload)
 
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
-        """Decide about an attempt while its span is open, and add the decision to the span."""
+        """Decide about an attempt while its span is open, and add the reaction to the span."""
         situation = self._situate(response, error)
-        decision = self._match(self.reliability.post_decide, situation)
-        if decision is not None and (obstacle := self._obstacle_of(decision, situation)) is not None:
-            name, verb = _NOT_DONE[decision.then]
-            facts = {semconv.RELIABILITY_THEN: decision.then, semconv.RELIABILITY_KIND: obstacle}
+        reaction = self._match(self.reliability.post_decide, situation)
+        if reaction is not None and (obstacle := self._obstacle_of(reaction, situation)) is not None:
+            name, verb = _NOT_DONE[reaction.then]
+            facts = {semconv.RELIABILITY_THEN: reaction.then, semconv.RELIABILITY_KIND: obstacle}
             self.scope.add_event(span, name, {**facts, semconv.ATTEMPT: self.attempt})
             if error is not None:
-                error.add_note(f"the rule {decision.kind!r} could not {verb}: {obstacle}")
-            decision = None
-        elif decision is not None and decision.then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
-            decision = replace(fail_fast(), kind="max_attempts")
-        if decision is not None:
-            self._emit_decision(decision, span, situation)
+                error.add_note(f"the rule {reaction.kind!r} could not {verb}: {obstacle}")
+            reaction = None
+        elif reaction is not None and reaction.then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
+            reaction = replace(fail_fast(), kind="max_attempts")
+        if reaction is not None:
+            self._emit_reaction(reaction, span, situation)
         elif error is None and self.attempt > 1:
             self._emit(events.ReliabilityRecovered, span, situation, self._kind, "recovered")
-        self.decision = decision
+        self.reaction = reaction
 
     async def run(
         self,
         attempt: Callable[[], Awaitable[T]],
         *,
-        fall_back: Callable[[Decision, Situation], Awaitable[T]],
+        fall_back: Callable[[Reaction, Situation], Awaitable[T]],
         next_model: Callable[[], bool] = lambda: False,
         continues: Callable[[Exception], bool] = lambda error: False,
     ) -> T:
@@ -217,15 +217,15 @@ class Gate:
                 response, error = await attempt(), None
             except Exception as failure:  # noqa: BLE001  (raised below, unless a rule decides otherwise)
                 error = failure
-            decision, self.decision = self.decision, None  # the next attempt may end without a decision
-            self._emit_announced(decision)
-            if decision is None:
+            reaction, self.reaction = self.reaction, None  # the next attempt may end without a reaction
+            self._emit_announced(reaction)
+            if reaction is None:
                 is_retried = error is not None and continues(error)
-            elif decision.then == "fail_fast":
-                raise self._failed_fast(decision, f"ended {self.subject} at attempt {self.attempt}", error)
-            elif decision.then == "fallback":
-                return await self._fall_back(fall_back, decision, error)
-            elif decision.then == "retry_other":
+            elif reaction.then == "fail_fast":
+                raise self._failed_fast(reaction, f"ended {self.subject} at attempt {self.attempt}", error)
+            elif reaction.then == "fallback":
+                return await self._fall_back(fall_back, reaction, error)
+            elif reaction.then == "retry_other":
                 is_retried = next_model()
             else:
                 is_retried = True
@@ -245,55 +245,55 @@ class Gate:
         if not self.reliability.pre_check:
             return
         situation = self._situate()
-        decision = self._match(self.reliability.pre_check, situation)
-        if decision is not None and decision.then == "fail_fast":
-            self._emit_decision(decision, trace.get_current_span(), situation)
-            raise self._failed_fast(decision, f"did not allow {self.subject} to start", None)
+        reaction = self._match(self.reliability.pre_check, situation)
+        if reaction is not None and reaction.then == "fail_fast":
+            self._emit_reaction(reaction, trace.get_current_span(), situation)
+            raise self._failed_fast(reaction, f"did not allow {self.subject} to start", None)
 
     async def _fall_back(
-        self, fall_back: Callable[[Decision, Situation], Awaitable[T]], decision: Decision, error: Any
+        self, fall_back: Callable[[Reaction, Situation], Awaitable[T]], reaction: Reaction, error: Any
     ) -> T:
         """Return the result of a fallback; if it fails, raise the error of the attempt with a note, or fail fast."""
         assert self._situation is not None
         try:
-            return await fall_back(decision, self._situation)
+            return await fall_back(reaction, self._situation)
         except Exception as failure:
             self.scope.fault("reliability", failure)
             if error is None:
-                raise self._failed_fast(decision, f"had no fallback for {self.subject}", failure) from failure
-            error.add_note(f"the fallback of the rule {decision.kind!r} also failed: {describe(failure)}")
+                raise self._failed_fast(reaction, f"had no fallback for {self.subject}", failure) from failure
+            error.add_note(f"the fallback of the rule {reaction.kind!r} also failed: {describe(failure)}")
             raise error from error.__cause__
 
-    def _obstacle_of(self, decision: Decision, situation: Situation) -> str | None:
-        """Return why a decision cannot be carried out, or None; set the wait before a retry."""
-        if decision.then not in _NOT_DONE:
+    def _obstacle_of(self, reaction: Reaction, situation: Situation) -> str | None:
+        """Return why a reaction cannot be carried out, or None; set the wait before a retry."""
+        if reaction.then not in _NOT_DONE:
             return None
         if situation.error_kind == "cancelled":
             return "cancelled"
-        obstacle = self.stop_cause() or self.obstacle(decision, situation.error)
-        if obstacle is not None or decision.then != "retry":
+        obstacle = self.stop_cause() or self.obstacle(reaction, situation.error)
+        if obstacle is not None or reaction.then != "retry":
             return obstacle
-        wait = self._delay(decision, situation)
+        wait = self._delay(reaction, situation)
         if wait is None:
             return "retry_after"
         self._wait = wait
         deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() + wait >= deadline else None
 
-    def _delay(self, decision: Decision, situation: Situation) -> float | None:
+    def _delay(self, reaction: Reaction, situation: Situation) -> float | None:
         """Return the seconds to wait, or None if that is longer than the rule allows."""
         delay = retry_after_of(situation.error) if situation.error is not None else None
-        if decision.honour_retry_after and delay is not None:
-            return delay if delay <= decision.max_backoff else None
-        ceiling = min(decision.max_backoff, decision.backoff * 2.0 ** min(self.attempt - 1, 30))
+        if reaction.honour_retry_after and delay is not None:
+            return delay if delay <= reaction.max_backoff else None
+        ceiling = min(reaction.max_backoff, reaction.backoff * 2.0 ** min(self.attempt - 1, 30))
         return self.reliability.jitter() * ceiling
 
-    def _failed_fast(self, decision: Decision, action: str, cause: Exception | None) -> ReliabilityFailFast:
+    def _failed_fast(self, reaction: Reaction, action: str, cause: Exception | None) -> ReliabilityFailFast:
         """Return the error that ends the run."""
-        reason = f"the rule {decision.kind!r} {action}"
+        reason = f"the rule {reaction.kind!r} {action}"
         if self._rule_failure is not None:
-            reason = f"the rule {decision.kind!r} could not be evaluated, and {action}"
-        return ReliabilityFailFast(decision.kind, reason, self._rule_failure or cause)
+            reason = f"the rule {reaction.kind!r} could not be evaluated, and {action}"
+        return ReliabilityFailFast(reaction.kind, reason, self._rule_failure or cause)
 
     def _situate(self, response: object = None, error: Exception | None = None) -> Situation:
         self._situation = Situation(
@@ -310,8 +310,8 @@ class Gate:
         )
         return self._situation
 
-    def _match(self, rules: Sequence[Rule], situation: Situation) -> Decision | None:
-        """Return the decision of the first rule that matches, with the rule's kind."""
+    def _match(self, rules: Sequence[Rule], situation: Situation) -> Reaction | None:
+        """Return the reaction of the first rule that matches, with the rule's kind."""
         for rule in rules:
             try:
                 matches = rule.matches(situation)
@@ -325,9 +325,9 @@ class Gate:
                 return replace(rule.then, kind=rule.kind) if rule.then.then not in ("ok", "continue") else None
         return None
 
-    def _emit_decision(self, decision: Decision, span: Span, situation: Situation) -> None:
-        self._kind = decision.kind
-        self._emit(_EVENTS[decision.then], span, situation, decision.kind, decision.then)
+    def _emit_reaction(self, reaction: Reaction, span: Span, situation: Situation) -> None:
+        self._kind = reaction.kind
+        self._emit(_EVENTS[reaction.then], span, situation, reaction.kind, reaction.then)
 
     def _emit(self, event: type[Event], span: Span, situation: Situation, kind: str, then: str) -> None:
         facts = {semconv.RELIABILITY_THEN: then, semconv.RELIABILITY_KIND: kind}
@@ -341,12 +341,12 @@ class Gate:
         else:
             self._announce = emit  # once the failure that it follows has been emitted
 
-    def _emit_announced(self, decision: Decision | None) -> None:
-        """Emit the event of a decision, now that the attempt has ended; at the end of the boundary if it ends there."""
+    def _emit_announced(self, reaction: Reaction | None) -> None:
+        """Emit the event of a reaction, now that the attempt has ended; at the end of the boundary if it ends there."""
         announce, self._announce = self._announce, None
         if announce is None:
             return
-        if self.enclosing is not None and decision is not None and decision.then == "fail_fast":
+        if self.enclosing is not None and reaction is not None and reaction.then == "fail_fast":
             self.enclosing.afterwards(announce)
         else:
             announce()

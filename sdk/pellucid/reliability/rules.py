@@ -1,4 +1,4 @@
-"""Rules: the situation of an attempt, and decisions about it."""
+"""Rules: the situation of an attempt, and the reaction to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Then: TypeAlias = Literal["ok", "continue", "retry", "retry_other", "fallback", 
 Outcome: TypeAlias = Literal["failure", "success", "any"]
 
 FOR_FAILURES: Final[frozenset[Then]] = frozenset({"retry", "retry_other", "fallback"})
-"""Decisions that apply to failures, unless the rule has `on`."""
+"""Reactions that apply to failures, unless the rule has `on`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class _UndeclaredSuccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Action of a rule; created by `retry()`, `fallback()` and the other functions.
+class Reaction:
+    """Answer of a rule to a situation; created by `retry()`, `fallback()` and the other functions.
 
     Attributes:
         kind: Kind of the rule that decided; set by the gate.
@@ -107,17 +107,17 @@ class Decision:
         return await result if inspect.isawaitable(result) else result
 
 
-def ok() -> Decision:
+def ok() -> Reaction:
     """Accept the attempt as it is: return its response, or raise its error."""
-    return Decision(then="ok")
+    return Reaction(then="ok")
 
 
-def continue_() -> Decision:
+def continue_() -> Reaction:
     """Continue with the first attempt (in `pre_check`)."""
-    return Decision(then="continue")
+    return Reaction(then="continue")
 
 
-def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after: bool = True) -> Decision:
+def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after: bool = True) -> Reaction:
     """Try again, after a wait.
 
     Args:
@@ -132,15 +132,15 @@ def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after
     """
     if backoff < 0 or max_backoff < 0:
         raise ConfigError(f"retry(backoff={backoff!r}, max_backoff={max_backoff!r}): times must not be negative")
-    return Decision(then="retry", backoff=backoff, max_backoff=max_backoff, honour_retry_after=honour_retry_after)
+    return Reaction(then="retry", backoff=backoff, max_backoff=max_backoff, honour_retry_after=honour_retry_after)
 
 
-def retry_other() -> Decision:
+def retry_other() -> Reaction:
     """Try the next model of a `FallbackModel`, at once."""
-    return Decision(then="retry_other")
+    return Reaction(then="retry_other")
 
 
-def fallback(value: Callable[[Situation], Any]) -> Decision:
+def fallback(value: Callable[[Situation], Any]) -> Reaction:
     """Continue with another result.
 
     Args:
@@ -152,12 +152,12 @@ def fallback(value: Callable[[Situation], Any]) -> Decision:
     """
     if not callable(value):
         raise ConfigError(f"fallback({value!r}): pass a function of the situation, such as lambda s: ...")
-    return Decision(then="fallback", value=value)
+    return Reaction(then="fallback", value=value)
 
 
-def fail_fast() -> Decision:
+def fail_fast() -> Reaction:
     """End the run with `ReliabilityFailFast`."""
-    return Decision(then="fail_fast")
+    return Reaction(then="fail_fast")
 
 
 def last_known_catalog(situation: Situation) -> Any:
@@ -167,21 +167,21 @@ def last_known_catalog(situation: Situation) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Condition and decision about an attempt.
+    """Condition, and the reaction to an attempt that meets it.
 
     Attributes:
         when: Fast sync function of the situation; the rule matches if it returns a true value.
         then: `retry()`, `retry_other()`, `fallback(...)`, `fail_fast()`, `ok()` or `continue_()`.
         kind: Name of low cardinality, for events and metrics.
         on: Outcomes of an attempt that the rule decides about: `failure`, `success` or `any`. By default, `retry()`,
-            `retry_other()` and `fallback(...)` apply to failures, the other decisions to any outcome.
+            `retry_other()` and `fallback(...)` apply to failures, the other reactions to any outcome.
 
     Raises:
         ConfigError: an attribute has the wrong type, `kind` is empty, or `on` is unknown.
     """
 
     when: Callable[[Situation], object]
-    then: Decision
+    then: Reaction
     kind: str
     on: Outcome | None = field(default=None, kw_only=True)
 
@@ -190,8 +190,8 @@ class Rule:
             raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is not a function of the situation")
         if inspect.iscoroutinefunction(self.when):
             raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is async; use a sync function")
-        if not isinstance(self.then, Decision):
-            raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is not a decision; call it, as in then=retry()")
+        if not isinstance(self.then, Reaction):
+            raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is not a reaction; call it, as in then=retry()")
         if not self.kind:
             raise ConfigError.empty("Rule", "kind", "it names the rule in events and metrics")
         if self.on is not None and self.on not in get_args(Outcome):

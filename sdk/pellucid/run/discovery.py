@@ -16,7 +16,7 @@ from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog, ProviderCatalog
 
 if TYPE_CHECKING:
-    from pellucid.reliability import Decision, Reliability, Situation
+    from pellucid.reliability import Reaction, Reliability, Situation
 
 
 async def discover(run: Run) -> Catalog:
@@ -58,17 +58,17 @@ async def _guarded(
     """List a provider's tools under the reliability rules, with all attempts in one boundary."""
     from pellucid.reliability import Subject, last_known_catalog
 
-    def obstacle(decision: Decision, error: BaseException | None) -> str | None:
-        if decision.then == "retry_other":
+    def obstacle(reaction: Reaction, error: BaseException | None) -> str | None:
+        if reaction.then == "retry_other":
             return "no_other"
-        return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
+        return "nothing_known" if reaction.value is last_known_catalog and lister.last_known(ctx) is None else None
 
     gate = gate_of(run, reliability, Subject("discovery", lister.provider.id), obstacle, b)
 
-    async def fall_back(decision: Decision, situation: Situation) -> ProviderCatalog:
-        if decision.value is last_known_catalog:
+    async def fall_back(reaction: Reaction, situation: Situation) -> ProviderCatalog:
+        if reaction.value is last_known_catalog:
             return _last_known(run, b, lister, ctx, situation)
-        return lister.check(await decision.result(situation))
+        return lister.check(await reaction.result(situation))
 
     return await gate.run(partial(gate.run_attempt, b, ToolsDiscoveryFailed, ask), fall_back=fall_back)
 

@@ -31,7 +31,7 @@ from pellucid.telemetry import INFERENCE, Boundary, boundary, once
 from pellucid.tools.catalog import Catalog
 
 if TYPE_CHECKING:
-    from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
+    from pellucid.reliability import Gate, Reaction, Reliability, Situation, Subject
 
 MOST_TOKENS: Final = 2**53 - 1
 """Maximum number of tokens of one kind that a model call may report; more is unknown. Sums of calls fit in 64 bits."""
@@ -101,14 +101,14 @@ class _Inference:
             self.attempt, fall_back=self._fall_back, next_model=self._next_model, continues=self.falls_back
         )
 
-    def _obstacle(self, decision: Decision, error: BaseException | None) -> str | None:
+    def _obstacle(self, reaction: Reaction, error: BaseException | None) -> str | None:
         if self.is_seen:
             return "mid_stream"
-        return "no_other" if decision.then == "retry_other" and len(self.models) == 1 else None
+        return "no_other" if reaction.then == "retry_other" and len(self.models) == 1 else None
 
-    async def _fall_back(self, decision: Decision, situation: Situation) -> ModelResponse:
+    async def _fall_back(self, reaction: Reaction, situation: Situation) -> ModelResponse:
         """Return the value of a fallback as a response, also if it is a text or a message."""
-        value = await decision.result(situation)
+        value = await reaction.result(situation)
         if isinstance(value, str):
             value = Message("assistant", value)
         if isinstance(value, Message):

@@ -9,14 +9,14 @@ from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 
 if TYPE_CHECKING:
-    from pellucid.reliability import Decision, Gate, Reliability, Subject
+    from pellucid.reliability import Gate, Reaction, Reliability, Subject
 
 
 def gate_of(
     run: Run,
     reliability: Reliability,
     subject: Subject,
-    obstacle: Callable[[Decision, BaseException | None], str | None],
+    obstacle: Callable[[Reaction, BaseException | None], str | None],
     enclosing: Boundary | None = None,
 ) -> Gate:
     """Return the gate of the reliability rules for one operation."""

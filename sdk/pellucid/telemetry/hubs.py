@@ -34,7 +34,7 @@ class Leveled(Protocol):
         """Level of the gauge: 0 closed, 1 half-open, 2 open."""
 
 
-class Hub:
+class ProviderState:
     """State of one provider. Thread-safe.
 
     Attributes:
@@ -100,12 +100,12 @@ class Hubs:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
         self._circuits: BoundedMap[tuple[str, str], WeakSet[Leveled]] = BoundedMap(MAX_PROVIDERS, by_use=False)
-        self._hubs: BoundedMap[str, Hub] = BoundedMap(MAX_PROVIDERS, by_use=False)
+        self._hubs: BoundedMap[str, ProviderState] = BoundedMap(MAX_PROVIDERS, by_use=False)
         in_child(self, Hubs._renew)
 
-    def of(self, provider_id: str) -> Hub:
+    def of(self, provider_id: str) -> ProviderState:
         """Return the state of a provider."""
-        return self._hubs.get(provider_id) or self._hubs.setdefault(provider_id, Hub(self._lock))
+        return self._hubs.get(provider_id) or self._hubs.setdefault(provider_id, ProviderState(self._lock))
 
     def set(self, gauge: semconv.Metric, provider_id: str, value: float) -> None:
         """Set the gauge of a provider: its objective, its last success or the size of its catalogue."""

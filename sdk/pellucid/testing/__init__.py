@@ -3,7 +3,7 @@
 Names are imported at their first use, each with what it needs: pytest, an HTTP server or `pellucid_exporters`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pellucid.module_names import load_from, load_within, module_dir, module_getattr
 from pellucid.testing.model_calls import no_model_calls
@@ -12,9 +12,12 @@ from pellucid.testing.models import Answer, FunctionModel, Pieces, ScriptedModel
 if TYPE_CHECKING:
     from pellucid.testing.contract import ModelContract
     from pellucid.testing.hubs import FakeHub
-    from pellucid.testing.outside import Completion, Delivery, Job, OutsideService
+    from pellucid.testing.outside import Job, JobCompletion, JobDelivery, OutsideService
     from pellucid.testing.vendor import Answers, Deed, Fails, Hangs, ScriptedVendor
     from pellucid_exporters.testing import Captured, CapturedSpan, Exemplar, Point, capture, check_telemetry
+
+    Completion: TypeAlias = JobCompletion
+    Delivery: TypeAlias = JobDelivery
 else:
     __getattr__ = module_getattr(
         __name__,
@@ -23,7 +26,7 @@ else:
             {
                 "contract": ["ModelContract"],
                 "hubs": ["FakeHub"],
-                "outside": ["Completion", "Delivery", "Job", "OutsideService"],
+                "outside": ["Job", "JobCompletion", "JobDelivery", "OutsideService"],
                 "vendor": ["Answers", "Deed", "Fails", "Hangs", "ScriptedVendor"],
             },
         )
@@ -33,6 +36,7 @@ else:
                 "pellucid_exporters.testing",
             )
         ),
+        deprecated={"Completion": (__name__, "JobCompletion"), "Delivery": (__name__, "JobDelivery")},
     )
     __dir__ = module_dir(__name__)
 
@@ -42,15 +46,15 @@ __all__ = [
     "Answers",
     "Captured",
     "CapturedSpan",
-    "Completion",
     "Deed",
-    "Delivery",
     "Exemplar",
     "Fails",
     "FakeHub",
     "FunctionModel",
     "Hangs",
     "Job",
+    "JobCompletion",
+    "JobDelivery",
     "ModelContract",
     "OutsideService",
     "Pieces",

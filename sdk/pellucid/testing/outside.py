@@ -55,7 +55,7 @@ class Job(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class JobCompletion:
     """One answer of the service to a job.
 
     Attributes:
@@ -72,7 +72,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class JobDelivery:
     """A completion that was sent to a complete URL.
 
     Attributes:
@@ -84,12 +84,12 @@ class Delivery:
     status: int | None
 
 
-Behavior: TypeAlias = Callable[[Job], Iterable[Completion]]
+Behavior: TypeAlias = Callable[[Job], Iterable[JobCompletion]]
 
 
-def complete_once(job: Job) -> Iterable[Completion]:
+def complete_once(job: Job) -> Iterable[JobCompletion]:
     """Complete a job with its input, after its delay."""
-    return [Completion(delay=job.delay)]
+    return [JobCompletion(delay=job.delay)]
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class OutsideService:
         on_failed: Callable[[str, str], object] | None = None,
         port: int = 0,
     ) -> None:
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[JobDelivery] = []
         self._behavior = behavior
         self._on_done = on_done
         self._on_failed = on_failed
@@ -194,7 +194,7 @@ class OutsideService:
                 return
             self._complete(accepted, completion)
 
-    def _complete(self, accepted: _Accepted, completion: Completion) -> None:
+    def _complete(self, accepted: _Accepted, completion: JobCompletion) -> None:
         job, error = accepted.job, completion.error
         response = job.input if completion.response is None else completion.response
         if error is not None:
@@ -203,7 +203,7 @@ class OutsideService:
             accepted.outcome = {"status": "completed", "response": response}
         if job.complete_url is not None:
             body = json.dumps(accepted.outcome).encode() if completion.body is None else completion.body
-            self.deliveries.append(Delivery(result_id=job.result_id, status=_post(job, job.complete_url, body)))
+            self.deliveries.append(JobDelivery(result_id=job.result_id, status=_post(job, job.complete_url, body)))
         elif error is not None and self._on_failed is not None:
             self._on_failed(job.result_id, error)
         elif error is None and self._on_done is not None:
@@ -276,9 +276,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--error", help="let each job fail for this reason")
     options: Any = parser.parse_args(arguments)
 
-    def behavior(job: Job) -> Iterable[Completion]:
-        first = Completion(delay=job.delay + options.delay, error=options.error)
-        return [first, *[Completion(error=options.error)] * (options.answers - 1)] if options.answers > 0 else []
+    def behavior(job: Job) -> Iterable[JobCompletion]:
+        first = JobCompletion(delay=job.delay + options.delay, error=options.error)
+        return [first, *[JobCompletion(error=options.error)] * (options.answers - 1)] if options.answers > 0 else []
 
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 import anyio
 
 from pellucid.durable import RunStore
-from pellucid.durable_runs.live.hub import RENEWAL, Hub, Inbox
+from pellucid.durable_runs.live.hub import RENEWAL, Inbox, LiveHub
 from pellucid.durable_runs.live.pieces import Step, step_of
 from pellucid.durable_runs.records import RunDelta, RunEvent, RunEventPage, event_of
 from pellucid.errors import ConfigError
@@ -45,7 +45,7 @@ class Follower:
         after: Sequence number of the last event that the reader has seen.
     """
 
-    def __init__(self, store: RunStore, hub: Hub | None, run_id: str, after: int) -> None:
+    def __init__(self, store: RunStore, hub: LiveHub | None, run_id: str, after: int) -> None:
         self._store = store
         self._hub = hub
         self._run_id = run_id

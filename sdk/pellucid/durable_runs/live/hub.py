@@ -47,7 +47,7 @@ class Inbox:
         self.wake()
 
 
-class Hub:
+class LiveHub:
     """Readers of one store in this process, and what is known of those in other ones.
 
     Use it in the event loop of the store. A piece that nobody reads costs a look into two dictionaries.
@@ -204,12 +204,12 @@ class Hub:
             self._is_sending = False
 
 
-_hubs: WeakKeyDictionary[RunStore, Hub] = WeakKeyDictionary()
+_hubs: WeakKeyDictionary[RunStore, LiveHub] = WeakKeyDictionary()
 
 
-def hub_of(store: RunStore) -> Hub:
+def hub_of(store: RunStore) -> LiveHub:
     """Return the hub of a store, which everything in this process shares that uses the store."""
     hub = _hubs.get(store)
     if hub is None:
-        hub = _hubs[store] = Hub(StoreRelay(store) if store.can_send else None)
+        hub = _hubs[store] = LiveHub(StoreRelay(store) if store.can_send else None)
     return hub

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pellucid.durable import Claim
-from pellucid.durable_runs.live.hub import Hub
+from pellucid.durable_runs.live.hub import LiveHub
 from pellucid.durable_runs.records import RunDelta
 from pellucid.models import ModelDelta
 
@@ -19,7 +19,7 @@ class PassText:
         is_always: Whether answers are streamed also if nobody reads when they begin.
     """
 
-    def __init__(self, hub: Hub, claim: Claim, *, is_always: bool) -> None:
+    def __init__(self, hub: LiveHub, claim: Claim, *, is_always: bool) -> None:
         self._hub = hub
         self._run_id, self._claim = claim.run.id, claim.run.fence
         self._is_always = is_always

@@ -7,7 +7,7 @@ from typing import Any
 
 from pellucid.errors import PermissionDenied
 from pellucid.events import ToolFailed
-from pellucid.reliability import Decision, Subject
+from pellucid.reliability import Reaction, Subject
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler
 from pellucid.run.outcomes import Enqueued, Suspended
@@ -24,12 +24,12 @@ def guarded(handler: Handler) -> Handler:
             return await handler(run, b, call)
         tool = call.tool.tool
 
-        def obstacle(decision: Decision, error: BaseException | None) -> str | None:
+        def obstacle(reaction: Reaction, error: BaseException | None) -> str | None:
             if run.halted is not None or isinstance(error, PermissionDenied):
                 return "denied"  # no rule may override or replace a denial
-            if decision.then == "retry_other":
+            if reaction.then == "retry_other":
                 return "no_other"
-            return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
+            return "not_idempotent" if reaction.then == "retry" and not tool.idempotent else None
 
         assert run.setup.reliability is not None  # otherwise the chain does not have this link
         gate = gate_of(run, run.setup.reliability, Subject("tool", tool.name, tool.source), obstacle, b)
@@ -41,6 +41,6 @@ def guarded(handler: Handler) -> Handler:
                 b, ToolFailed, lambda: handler(run, b, attempted), pending=(Suspended, Enqueued)
             )
 
-        return await gate.run(attempt, fall_back=Decision.result)
+        return await gate.run(attempt, fall_back=Reaction.result)
 
     return guard
