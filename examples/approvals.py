@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pellucid import Agent, Decision, FileClaims, ToolCall, tool
+from pellucid import Agent, Decision, ToolCall, tool
+from pellucid.approvals import FileClaims
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import configure
 from pellucid_exporters.console import Console

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from pellucid import (
-    Agent,
-    DiscoveryContext,
-    ModelError,
-    Reliability,
-    Rule,
-    Tool,
-    ToolCall,
-    fallback,
-    last_known_catalog,
-    retry,
-    tool,
-)
+from pellucid import Agent, DiscoveryContext, ModelError, Reliability, Tool, ToolCall, tool
+from pellucid.reliability import Rule, fallback, last_known_catalog, retry
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import configure
 from pellucid_exporters.console import Console

@@ -12,55 +12,26 @@ from pellucid.version import __version__
 
 if TYPE_CHECKING:
     from pellucid.agent import Agent
-    from pellucid.approvals import (
-        ApprovalRequest,
-        Claims,
-        Decision,
-        ExternalRequest,
-        ExternalResult,
-        FileClaims,
-        MemoryClaims,
-    )
-    from pellucid.context import (
-        CancelToken,
-        DiscoveryContext,
-        ExternalCall,
-        Identity,
-        Limits,
-        ToolContext,
-        propagate,
-    )
+    from pellucid.approvals import ApprovalRequest, Decision, ExternalRequest, ExternalResult
+    from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
     from pellucid.errors import (
-        AlreadyResumed,
-        CheckpointError,
-        CircuitOpen,
         ConfigError,
-        DiscoveryBackoff,
         DiscoveryError,
-        DiscoveryTimeout,
         ErrorKind,
-        InvalidCatalog,
         ModelError,
-        ModelTimeout,
         OutputError,
         PellucidError,
         PermissionDenied,
-        PolicyHalt,
-        ReliabilityFailFast,
         RunCancelled,
         RunTimeout,
         ToolError,
-        ToolNameCollision,
     )
     from pellucid.external import external_tools
     from pellucid.messages import (
         BlobPart,
         FilePart,
         Message,
-        ProviderToolDefinition,
         ReasoningPart,
-        ServerToolCall,
-        ServerToolResult,
         TextPart,
         ToolCall,
         ToolDefinition,
@@ -70,24 +41,12 @@ if TYPE_CHECKING:
         dump_messages,
         load_messages,
     )
-    from pellucid.models import (
-        FallbackModel,
-        Model,
-        ModelDelta,
-        ModelRequest,
-        ModelResponse,
-        OutputSchema,
-        Price,
-        PriceTable,
-        Settings,
-    )
-    from pellucid.observed import ObservedProvider, observe
-    from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
+    from pellucid.models import FallbackModel, Model, ModelDelta, ModelRequest, ModelResponse
+    from pellucid.observed import observe
+    from pellucid.offer import PermissionRequest, Policy, Verdict
     from pellucid.options import AgentOptions, ResumeOptions, RunOptions
     from pellucid.providers import (
         DiscoveryProvider,
-        ExplainContext,
-        HubState,
         Readiness,
         Skill,
         ToolHub,
@@ -98,9 +57,35 @@ if TYPE_CHECKING:
         skill_scoped_tools,
         static_tools,
     )
-    from pellucid.reliability import (
+    from pellucid.reliability import Reliability
+    from pellucid.run.outcomes import RunResult
+    from pellucid.run.stream import RunStream
+    from pellucid.telemetry import CapturePolicy, Redactor, TelemetryOptions
+    from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
+
+    Telemetry: TypeAlias = TelemetryOptions
+
+    # Names that moved: type checkers know them, and say that they are not exported from here.
+    from pellucid.approvals import Claims, ExternalCall, FileClaims, MemoryClaims  # noqa: F401
+    from pellucid.errors import (  # noqa: F401
+        AlreadyResumed,
+        CheckpointError,
+        CircuitOpen,
+        DiscoveryBackoff,
+        DiscoveryTimeout,
+        InvalidCatalog,
+        ModelTimeout,
+        PolicyHalt,
+        ReliabilityFailFast,
+        ToolNameCollision,
+    )
+    from pellucid.messages import ProviderToolDefinition, ServerToolCall, ServerToolResult  # noqa: F401
+    from pellucid.models import OutputSchema, Price, PriceTable, Settings  # noqa: F401
+    from pellucid.observed import ObservedProvider  # noqa: F401
+    from pellucid.offer import Explanation  # noqa: F401
+    from pellucid.providers import ExplainContext, HubState  # noqa: F401
+    from pellucid.reliability import (  # noqa: F401
         CircuitBreaker,
-        Reliability,
         Rule,
         Situation,
         continue_,
@@ -111,85 +96,52 @@ if TYPE_CHECKING:
         retry,
         retry_other,
     )
-    from pellucid.run.outcomes import RunResult
-    from pellucid.run.stream import RunStream
-    from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
-    from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
-
-    Telemetry: TypeAlias = TelemetryOptions
+    from pellucid.telemetry import DEFAULT_REDACTORS  # noqa: F401
 
 __all__ = [
-    "DEFAULT_REDACTORS",
     "Agent",
     "AgentOptions",
-    "AlreadyResumed",
     "ApprovalRequest",
     "BlobPart",
     "Builtin",
     "CancelToken",
     "CapturePolicy",
-    "CheckpointError",
-    "CircuitBreaker",
-    "CircuitOpen",
-    "Claims",
     "ConfigError",
     "Decision",
-    "DiscoveryBackoff",
     "DiscoveryContext",
     "DiscoveryError",
     "DiscoveryProvider",
-    "DiscoveryTimeout",
     "ErrorKind",
-    "ExplainContext",
-    "Explanation",
-    "ExternalCall",
     "ExternalRequest",
     "ExternalResult",
     "FallbackModel",
-    "FileClaims",
     "FilePart",
     "Hub",
-    "HubState",
     "Identity",
-    "InvalidCatalog",
     "Limits",
     "Mcp",
-    "MemoryClaims",
     "Message",
     "Model",
     "ModelDelta",
     "ModelError",
     "ModelRequest",
     "ModelResponse",
-    "ModelTimeout",
-    "ObservedProvider",
     "OutputError",
-    "OutputSchema",
     "PellucidError",
     "PermissionDenied",
     "PermissionRequest",
     "Policy",
-    "PolicyHalt",
-    "Price",
-    "PriceTable",
     "ProviderTool",
-    "ProviderToolDefinition",
     "Readiness",
     "ReasoningPart",
     "Redactor",
     "Reliability",
-    "ReliabilityFailFast",
     "ResumeOptions",
-    "Rule",
     "RunCancelled",
     "RunOptions",
     "RunResult",
     "RunStream",
     "RunTimeout",
-    "ServerToolCall",
-    "ServerToolResult",
-    "Settings",
-    "Situation",
     "Skill",
     "TelemetryOptions",
     "TextPart",
@@ -199,7 +151,6 @@ __all__ = [
     "ToolDefinition",
     "ToolError",
     "ToolHub",
-    "ToolNameCollision",
     "ToolProvider",
     "ToolRegistry",
     "ToolResult",
@@ -209,19 +160,12 @@ __all__ = [
     "Verdict",
     "__version__",
     "combined",
-    "continue_",
     "dump_messages",
     "external_tools",
-    "fail_fast",
-    "fallback",
     "gated_tools",
-    "last_known_catalog",
     "load_messages",
     "observe",
-    "ok",
     "propagate",
-    "retry",
-    "retry_other",
     "skill_scoped_tools",
     "static_tools",
     "tool",
@@ -229,43 +173,51 @@ __all__ = [
 
 _HOMES = {
     "agent": ("Agent",),
-    "approvals": (
-        "ApprovalRequest", "Claims", "Decision", "ExternalRequest", "ExternalResult", "FileClaims", "MemoryClaims",
-    ),
-    "context": ("CancelToken", "DiscoveryContext", "ExternalCall", "Identity", "Limits", "ToolContext", "propagate"),
+    "approvals": ("ApprovalRequest", "Decision", "ExternalRequest", "ExternalResult"),
+    "context": ("CancelToken", "DiscoveryContext", "Identity", "Limits", "ToolContext", "propagate"),
     "errors": (
-        "AlreadyResumed", "CheckpointError", "CircuitOpen", "ConfigError", "DiscoveryBackoff", "DiscoveryError",
-        "DiscoveryTimeout", "ErrorKind", "InvalidCatalog", "ModelError", "ModelTimeout", "OutputError",
-        "PellucidError", "PermissionDenied", "PolicyHalt", "ReliabilityFailFast", "RunCancelled", "RunTimeout",
-        "ToolError", "ToolNameCollision",
+        "ConfigError", "DiscoveryError", "ErrorKind", "ModelError", "OutputError", "PellucidError", "PermissionDenied",
+        "RunCancelled", "RunTimeout", "ToolError",
     ),
     "external": ("external_tools",),
     "messages": (
-        "BlobPart", "FilePart", "Message", "ProviderToolDefinition", "ReasoningPart", "ServerToolCall",
-        "ServerToolResult", "TextPart", "ToolCall", "ToolDefinition", "ToolResult", "UriPart", "Usage",
-        "dump_messages", "load_messages",
+        "BlobPart", "FilePart", "Message", "ReasoningPart", "TextPart", "ToolCall", "ToolDefinition", "ToolResult",
+        "UriPart", "Usage", "dump_messages", "load_messages",
     ),
-    "models": (
-        "FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse", "OutputSchema", "Price",
-        "PriceTable", "Settings",
-    ),
-    "observed": ("ObservedProvider", "observe"),
-    "offer": ("Explanation", "PermissionRequest", "Policy", "Verdict"),
+    "models": ("FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse"),
+    "observed": ("observe",),
+    "offer": ("PermissionRequest", "Policy", "Verdict"),
     "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
     "providers": (
-        "DiscoveryProvider", "ExplainContext", "HubState", "Readiness", "Skill", "ToolHub", "ToolProvider",
-        "ToolRegistry", "combined", "gated_tools", "skill_scoped_tools", "static_tools",
+        "DiscoveryProvider", "Readiness", "Skill", "ToolHub", "ToolProvider", "ToolRegistry", "combined",
+        "gated_tools", "skill_scoped_tools", "static_tools",
     ),
-    "reliability": (
-        "CircuitBreaker", "Reliability", "Rule", "Situation", "continue_", "fail_fast", "fallback",
-        "last_known_catalog", "ok", "retry", "retry_other",
-    ),
+    "reliability": ("Reliability",),
     "run.outcomes": ("RunResult",),
     "run.stream": ("RunStream",),
-    "telemetry": ("DEFAULT_REDACTORS", "CapturePolicy", "Redactor", "TelemetryOptions"),
+    "telemetry": ("CapturePolicy", "Redactor", "TelemetryOptions"),
     "tools": ("Builtin", "Hub", "Mcp", "ProviderTool", "Tool", "ToolSource", "tool"),
 }  # fmt: skip
 """Modules and the names that they define."""
+
+_MOVED = {
+    "approvals": ("Claims", "ExternalCall", "FileClaims", "MemoryClaims"),
+    "errors": (
+        "AlreadyResumed", "CheckpointError", "CircuitOpen", "DiscoveryBackoff", "DiscoveryTimeout", "InvalidCatalog",
+        "ModelTimeout", "PolicyHalt", "ReliabilityFailFast", "ToolNameCollision",
+    ),
+    "messages": ("ProviderToolDefinition", "ServerToolCall", "ServerToolResult"),
+    "models": ("OutputSchema", "Price", "PriceTable", "Settings"),
+    "observed": ("ObservedProvider",),
+    "offer": ("Explanation",),
+    "providers": ("ExplainContext", "HubState"),
+    "reliability": (
+        "CircuitBreaker", "Rule", "Situation", "continue_", "fail_fast", "fallback", "last_known_catalog", "ok",
+        "retry", "retry_other",
+    ),
+    "telemetry": ("DEFAULT_REDACTORS",),
+}  # fmt: skip
+"""Modules to import names from that this one used to export."""
 
 _MODULES = (
     "approvals", "context", "errors", "events", "messages", "models", "offer", "options", "providers", "reliability",
@@ -278,6 +230,7 @@ if not TYPE_CHECKING:
         __name__,
         lazy=load_within(__name__, _HOMES)
         | {module: partial(import_module, f"{__name__}.{module}") for module in _MODULES},
-        deprecated={"Telemetry": (__name__, "TelemetryOptions")},
+        deprecated={name: (f"{__name__}.{home}", name) for home, names in _MOVED.items() for name in names}
+        | {"Telemetry": (__name__, "TelemetryOptions")},
     )
     __dir__ = module_dir(__name__)

@@ -22,6 +22,30 @@ from pellucid.types import JSONObject, JSONValue
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+__all__ = [
+    "BlobPart",
+    "FilePart",
+    "FinishReason",
+    "Message",
+    "Modality",
+    "Part",
+    "Parts",
+    "ProviderToolDefinition",
+    "ReasoningPart",
+    "Role",
+    "ServerToolCall",
+    "ServerToolResult",
+    "TextPart",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolResult",
+    "UriPart",
+    "Usage",
+    "Vendor",
+    "dump_messages",
+    "load_messages",
+]
+
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_call", "error"]
 Modality: TypeAlias = Literal["image", "video", "audio", "document"]

@@ -33,6 +33,8 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import MetaTool
 from pellucid.types import DepsT, DepsT_contra, JSONObject
 
+__all__ = ["ObservedProvider", "observe"]
+
 
 class ObservedProvider(Observable, Generic[DepsT_contra]):
     """Result of `observe`; also a provider with the id and the optional attributes of the wrapped one.

@@ -17,11 +17,9 @@ from pellucid import (
     DiscoveryProvider,
     ModelError,
     Reliability,
-    Rule,
     Tool,
     ToolCall,
     ToolRegistry,
-    retry,
     semconv,
     static_tools,
 )
@@ -30,6 +28,7 @@ from pellucid.durable_runs import CallTokens, DurableRuns
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
 from pellucid.nats import NATSQueue
+from pellucid.reliability import Rule, retry
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture

@@ -14,13 +14,12 @@ from pellucid import (
     Limits,
     PellucidError,
     Reliability,
-    Rule,
     ToolCall,
     ToolError,
-    retry,
     semconv,
     tool,
 )
+from pellucid.reliability import Rule, retry
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.runs import attributes, within
 

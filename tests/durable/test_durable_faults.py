@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import (
-    Agent,
-    CheckpointError,
-    Decision,
-    Tool,
-    ToolCall,
-)
+from pellucid import Agent, Decision, Tool, ToolCall
 from pellucid.durable_runs import DurableRuns
-from pellucid.errors import ConfigError
+from pellucid.errors import CheckpointError, ConfigError
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, OWED, PAY, ended
 from support.runs import within

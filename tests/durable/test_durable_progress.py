@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import anyio
 import pytest
 
-from pellucid import (
-    Agent,
-    CircuitBreaker,
-    Limits,
-    Reliability,
-    Rule,
-    Tool,
-    ToolCall,
-    retry,
-)
+from pellucid import Agent, Limits, Reliability, Tool, ToolCall
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ErrorKind, StoreUnavailable
+from pellucid.reliability import CircuitBreaker, Rule, retry
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, outlast, pass_time
 from support.durable_agents import OWED, PAY, ended, nothing, results

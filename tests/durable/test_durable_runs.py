@@ -8,19 +8,9 @@ import anyio
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
-from pellucid import (
-    Agent,
-    CheckpointError,
-    ConfigError,
-    Decision,
-    Identity,
-    Limits,
-    Message,
-    Tool,
-    ToolCall,
-)
+from pellucid import Agent, ConfigError, Decision, Identity, Limits, Message, Tool, ToolCall
 from pellucid.durable_runs import DurableRuns
-from pellucid.errors import IdempotencyConflict, UnknownRun
+from pellucid.errors import CheckpointError, IdempotencyConflict, UnknownRun
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
 from support.durable_agents import JOB, OWED, PAY, nothing, results

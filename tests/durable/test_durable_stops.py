@@ -11,20 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pellucid import (
-    Agent,
-    Decision,
-    Limits,
-    Reliability,
-    Rule,
-    Tool,
-    ToolCall,
-    fail_fast,
-    retry,
-    semconv,
-)
+from pellucid import Agent, Decision, Limits, Reliability, Tool, ToolCall, semconv
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import Fenced, StoreUnavailable
+from pellucid.reliability import Rule, fail_fast, retry
 from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time

@@ -16,8 +16,8 @@ import anyio.to_thread
 import httpx2 as httpx
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, PellucidError, Reliability, Rule, semconv
-from pellucid.reliability import retry
+from pellucid import Agent, DiscoveryProvider, PellucidError, Reliability, semconv
+from pellucid.reliability import Rule, retry
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import top
 from pellucid_exporters import StoreReader

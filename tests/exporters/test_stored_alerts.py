@@ -16,7 +16,6 @@ import pytest
 
 from pellucid import (
     Agent,
-    CircuitBreaker,
     DiscoveryProvider,
     Identity,
     Message,
@@ -24,8 +23,6 @@ from pellucid import (
     ModelRequest,
     ModelResponse,
     PellucidError,
-    Price,
-    PriceTable,
     Reliability,
     Tool,
     ToolCall,
@@ -33,6 +30,8 @@ from pellucid import (
     Usage,
     tool,
 )
+from pellucid.models import Price, PriceTable
+from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_dashboards.rules import Alert as Rule
 from pellucid_dashboards.rules import Thresholds, all_groups

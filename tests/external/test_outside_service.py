@@ -20,18 +20,17 @@ import pytest
 
 from pellucid import (
     Agent,
-    ExternalCall,
     ExternalResult,
     Reliability,
-    Rule,
     Tool,
     ToolCall,
     ToolContext,
     ToolError,
     ToolResult,
     external_tools,
-    retry,
 )
+from pellucid.approvals import ExternalCall
+from pellucid.reliability import Rule, retry
 from pellucid.testing import Job, JobCompletion, JobDelivery, OutsideService, ScriptedModel
 from support.processes import PATIENCE
 from support.runs import within

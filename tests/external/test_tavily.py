@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, ConfigError, Reliability, Rule, ToolCall, ToolResult, external_tools, retry
+from pellucid import Agent, ConfigError, Reliability, ToolCall, ToolResult, external_tools
+from pellucid.reliability import Rule, retry
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
 from support.runs import attributes, everything, within

@@ -12,7 +12,8 @@ SCRIPT = """
 import math, os, signal, sys, threading, traceback, warnings
 from functools import partial
 import anyio
-from pellucid import Agent, CircuitBreaker, DiscoveryContext, DiscoveryProvider, Reliability, semconv
+from pellucid import Agent, DiscoveryContext, DiscoveryProvider, Reliability, semconv
+from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
 

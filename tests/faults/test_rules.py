@@ -11,25 +11,21 @@ import pytest
 from pellucid import (
     Agent,
     CancelToken,
-    CircuitBreaker,
-    CircuitOpen,
     DiscoveryContext,
     DiscoveryProvider,
     Limits,
     PellucidError,
     Reliability,
-    ReliabilityFailFast,
-    Rule,
     RunCancelled,
     RunTimeout,
     Tool,
     ToolCall,
     ToolResult,
-    continue_,
-    retry,
     semconv,
 )
+from pellucid.errors import CircuitOpen, ReliabilityFailFast
 from pellucid.events import ToolsDiscoveryFailed
+from pellucid.reliability import CircuitBreaker, Rule, continue_, retry
 from pellucid.testing import FakeHub, FunctionModel
 from support.clock import SOON, Clock, pass_time
 from support.hubs import named

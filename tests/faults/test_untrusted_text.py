@@ -19,7 +19,6 @@ from pellucid import (
     DiscoveryContext,
     DiscoveryError,
     DiscoveryProvider,
-    InvalidCatalog,
     PellucidError,
     Tool,
     ToolCall,
@@ -28,6 +27,7 @@ from pellucid import (
     cli,
     semconv,
 )
+from pellucid.errors import InvalidCatalog
 from pellucid.events import ToolsQuarantined
 from pellucid.mcp import MCPProvider
 from pellucid.telemetry import Scope

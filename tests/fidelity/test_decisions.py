@@ -10,20 +10,9 @@ import pytest
 from opentelemetry.sdk.trace import Event as SpanEvent
 
 from fidelity.scripts import make_tool
-from pellucid import (
-    Agent,
-    DiscoveryContext,
-    ModelError,
-    Reliability,
-    ReliabilityFailFast,
-    Rule,
-    Tool,
-    ToolCall,
-    fail_fast,
-    fallback,
-    retry,
-    semconv,
-)
+from pellucid import Agent, DiscoveryContext, ModelError, Reliability, Tool, ToolCall, semconv
+from pellucid.errors import ReliabilityFailFast
+from pellucid.reliability import Rule, fail_fast, fallback, retry
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture, check_telemetry
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, DiscoveryContext, DiscoveryProvider, InvalidCatalog, Tool, combined
+from pellucid import Agent, DiscoveryContext, DiscoveryProvider, Tool, combined
+from pellucid.errors import InvalidCatalog
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from support.mcp_servers import OBJECT, LegacyHttp, serving

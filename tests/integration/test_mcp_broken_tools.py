@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, DiscoveryContext, InvalidCatalog, ToolCall, ToolResult
+from pellucid import Agent, DiscoveryContext, ToolCall, ToolResult
+from pellucid.errors import InvalidCatalog
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import OBJECT, LegacyHttp, serving

@@ -18,7 +18,8 @@ from mcp import StdioServerParameters
 from mcp.client._memory import InMemoryTransport
 from starlette.applications import Starlette
 
-from pellucid import ConfigError, DiscoveryBackoff, DiscoveryContext, DiscoveryError, Tool, ToolContext, ToolError
+from pellucid import ConfigError, DiscoveryContext, DiscoveryError, Tool, ToolContext, ToolError
+from pellucid.errors import DiscoveryBackoff
 from pellucid.mcp import MCPProvider
 from support.mcp_servers import modern_server, serving
 from support.processes import python

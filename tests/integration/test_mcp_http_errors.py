@@ -10,20 +10,10 @@ import anyio
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from pellucid import (
-    Agent,
-    DiscoveryBackoff,
-    DiscoveryContext,
-    DiscoveryError,
-    Reliability,
-    Rule,
-    ToolCall,
-    ToolContext,
-    ToolError,
-    retry,
-    semconv,
-)
+from pellucid import Agent, DiscoveryContext, DiscoveryError, Reliability, ToolCall, ToolContext, ToolError, semconv
+from pellucid.errors import DiscoveryBackoff
 from pellucid.mcp import MCPProvider
+from pellucid.reliability import Rule, retry
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import LegacyHttp, serving
 from support.runs import attributes, within

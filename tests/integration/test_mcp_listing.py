@@ -14,17 +14,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ListToolsResult
 
-from pellucid import (
-    Agent,
-    DiscoveryBackoff,
-    DiscoveryContext,
-    DiscoveryError,
-    DiscoveryTimeout,
-    InvalidCatalog,
-    ToolCall,
-    ToolContext,
-    ToolResult,
-)
+from pellucid import Agent, DiscoveryContext, DiscoveryError, ToolCall, ToolContext, ToolResult
+from pellucid.errors import DiscoveryBackoff, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsRedefined
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel

@@ -14,16 +14,8 @@ from anyio.lowlevel import checkpoint
 from mcp.server.lowlevel import Server
 from mcp_types import ListToolsResult
 
-from pellucid import (
-    Agent,
-    ConfigError,
-    DiscoveryBackoff,
-    DiscoveryContext,
-    DiscoveryError,
-    ToolContext,
-    ToolError,
-    semconv,
-)
+from pellucid import Agent, ConfigError, DiscoveryContext, DiscoveryError, ToolContext, ToolError, semconv
+from pellucid.errors import DiscoveryBackoff
 from pellucid.events import ToolsCatalogStale
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FunctionModel

@@ -18,8 +18,6 @@ from pellucid import (
     ProviderTool,
     ReasoningPart,
     RunCancelled,
-    ServerToolCall,
-    ServerToolResult,
     TextPart,
     Tool,
     ToolCall,
@@ -27,6 +25,7 @@ from pellucid import (
     semconv,
     tool,
 )
+from pellucid.messages import ServerToolCall, ServerToolResult
 from pellucid.models import AnthropicModel, ModelRequest
 from support.anthropic_wire import (
     KEY,

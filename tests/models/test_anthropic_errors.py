@@ -11,7 +11,8 @@ import anthropic
 import httpx2
 import pytest
 
-from pellucid import Agent, ModelError, ModelTimeout
+from pellucid import Agent, ModelError
+from pellucid.errors import ModelTimeout
 from pellucid.models import AnthropicModel
 from support.anthropic_wire import KEY, event, events, fault, message, streamed, text, tool_use
 from support.models import HELLO, read

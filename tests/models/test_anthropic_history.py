@@ -15,13 +15,13 @@ from pellucid import (
     Message,
     ModelError,
     ReasoningPart,
-    ServerToolResult,
     TextPart,
     ToolCall,
     ToolResult,
     UriPart,
     tool,
 )
+from pellucid.messages import ServerToolResult
 from pellucid.models import AnthropicModel, OutputSchema
 from support.anthropic_rules import strict
 from support.anthropic_wire import message, text, thinking, tool_use

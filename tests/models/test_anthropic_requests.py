@@ -19,13 +19,13 @@ from pellucid import (
     Message,
     ModelError,
     ReasoningPart,
-    ServerToolCall,
     TextPart,
     ToolCall,
     ToolResult,
     UriPart,
     tool,
 )
+from pellucid.messages import ServerToolCall
 from pellucid.models import AnthropicModel, OutputSchema
 from support.anthropic_wire import message, text, thinking, tool_use, whole_or_streamed
 from support.models import ADD, HELLO, asking, sent

@@ -10,19 +10,9 @@ import anyio
 import httpx2
 import pytest
 
-from pellucid import (
-    Agent,
-    Message,
-    ModelError,
-    ModelTimeout,
-    ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
-    TextPart,
-    ToolCall,
-    ToolResult,
-    Usage,
-)
+from pellucid import Agent, Message, ModelError, ReasoningPart, TextPart, ToolCall, ToolResult, Usage
+from pellucid.errors import ModelTimeout
+from pellucid.messages import ServerToolCall, ServerToolResult
 from pellucid.models import AnthropicModel
 from pellucid.models.anthropic.responses import ReportedError
 from support.anthropic_rules import strict

@@ -16,14 +16,13 @@ from pellucid import (
     ModelDelta,
     ModelError,
     Reliability,
-    Rule,
     RunCancelled,
     RunTimeout,
     Tool,
-    retry_other,
 )
 from pellucid.events import InferenceDelta
 from pellucid.models import ModelRequest, ModelResponse
+from pellucid.reliability import Rule, retry_other
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
 from support.runs import attributes, ending, within

@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from pellucid import (
-    BlobPart,
-    ModelDelta,
-    ModelError,
-    ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
-    TextPart,
-    ToolCall,
-    UriPart,
-    Usage,
-)
+from pellucid import BlobPart, ModelDelta, ModelError, ReasoningPart, TextPart, ToolCall, UriPart, Usage
+from pellucid.messages import ServerToolCall, ServerToolResult
 from support.gemini_wire import (
     ASKED,
     ID,

@@ -15,14 +15,12 @@ from pellucid import (
     ModelError,
     ProviderTool,
     ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
     TextPart,
     ToolCall,
     ToolResult,
     UriPart,
 )
-from pellucid.messages import Part, ToolDefinition
+from pellucid.messages import Part, ServerToolCall, ServerToolResult, ToolDefinition
 from pellucid.models import ModelRequest, OutputSchema, Settings
 from pellucid.models.gemini import GeminiModel
 from support.gemini_wire import (

@@ -19,11 +19,11 @@ from pellucid import (
     ModelError,
     ModelRequest,
     ModelResponse,
-    ModelTimeout,
     ToolDefinition,
     semconv,
     tool,
 )
+from pellucid.errors import ModelTimeout
 from pellucid.models import Model
 from pellucid.models.names import resolve
 from pellucid.models.openai import OpenAIModel

@@ -13,10 +13,7 @@ from pellucid import (
     ModelDelta,
     ModelError,
     ModelRequest,
-    OutputSchema,
     ReasoningPart,
-    ServerToolCall,
-    Settings,
     TextPart,
     ToolCall,
     ToolDefinition,
@@ -24,6 +21,8 @@ from pellucid import (
     UriPart,
     Usage,
 )
+from pellucid.messages import ServerToolCall
+from pellucid.models import OutputSchema, Settings
 from pellucid.models.openai import OpenAIModel
 from support.models import joined, read
 from support.openai_wire import CHAT_USAGE, ask, call, chunk, chunks, completion, sse

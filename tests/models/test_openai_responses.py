@@ -13,12 +13,8 @@ from pellucid import (
     ModelDelta,
     ModelError,
     ModelRequest,
-    OutputSchema,
     ProviderTool,
     ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
-    Settings,
     TextPart,
     ToolCall,
     ToolDefinition,
@@ -26,6 +22,8 @@ from pellucid import (
     UriPart,
     Usage,
 )
+from pellucid.messages import ServerToolCall, ServerToolResult
+from pellucid.models import OutputSchema, Settings
 from pellucid.models.openai import OpenAIModel
 from support.models import joined, read
 from support.openai_wire import RESPONSE_USAGE, ask, events, function_call, refusal, response, said, sse, thought

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, ConfigError, Message, ModelResponse, Price, PriceTable, ToolCall, Usage, semconv, tool
-from pellucid.models import PublishedPrices
+from pellucid import Agent, ConfigError, Message, ModelResponse, ToolCall, Usage, semconv, tool
+from pellucid.models import Price, PriceTable, PublishedPrices
 from pellucid.models import prices as prices_module
 from pellucid.testing import ScriptedModel
 from support.runs import attributes, within

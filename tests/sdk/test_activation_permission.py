@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import (
-    Agent,
-    Decision,
-    DiscoveryProvider,
-    Limits,
-    Message,
-    PolicyHalt,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Verdict,
-    semconv,
-)
+from pellucid import Agent, Decision, DiscoveryProvider, Limits, Message, Tool, ToolCall, ToolResult, Verdict, semconv
+from pellucid.errors import PolicyHalt
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import SOON, outlast
 from support.runs import attributes, ending, within

@@ -15,7 +15,6 @@ from pellucid import (
     ConfigError,
     DiscoveryProvider,
     Identity,
-    InvalidCatalog,
     Limits,
     Message,
     ModelError,
@@ -24,7 +23,6 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolContext,
-    ToolNameCollision,
     ToolResult,
     Usage,
     combined,
@@ -32,6 +30,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.errors import InvalidCatalog, ToolNameCollision
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
 from support.runs import COMPLETED, attributes, ending, iteration, span_id, within
@@ -39,7 +38,8 @@ from support.runs import COMPLETED, attributes, ending, iteration, span_id, with
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from pellucid import DiscoveryContext, ModelRequest, Settings
+    from pellucid import DiscoveryContext, ModelRequest
+    from pellucid.models import Settings
     from pellucid_exporters.testing import Captured, Tree
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]

@@ -9,15 +9,12 @@ import pytest
 
 from pellucid import (
     Agent,
-    AlreadyResumed,
     CancelToken,
     CapturePolicy,
-    CheckpointError,
     Decision,
     DiscoveryError,
     Identity,
     Limits,
-    PolicyHalt,
     RunCancelled,
     Skill,
     ToolCall,
@@ -27,6 +24,7 @@ from pellucid import (
     semconv,
     tool,
 )
+from pellucid.errors import AlreadyResumed, CheckpointError, PolicyHalt
 from pellucid.providers import DiscoveryProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture

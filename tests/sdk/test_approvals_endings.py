@@ -9,19 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pellucid import (
-    Agent,
-    AlreadyResumed,
-    CancelToken,
-    CheckpointError,
-    Limits,
-    PolicyHalt,
-    ReliabilityFailFast,
-    RunCancelled,
-    RunTimeout,
-    ToolCall,
-    tool,
-)
+from pellucid import Agent, CancelToken, Limits, RunCancelled, RunTimeout, ToolCall, tool
+from pellucid.errors import AlreadyResumed, CheckpointError, PolicyHalt, ReliabilityFailFast
 from pellucid.reliability import Reliability, Rule, fail_fast
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture

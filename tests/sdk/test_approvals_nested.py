@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, AlreadyResumed, Decision, Limits, ToolCall, ToolContext, ToolError, semconv
+from pellucid import Agent, Decision, Limits, ToolCall, ToolContext, ToolError, semconv
+from pellucid.errors import AlreadyResumed
 from pellucid.providers import DiscoveryProvider
 from pellucid.reliability import Reliability, Rule, fallback
 from pellucid.testing import FakeHub, ScriptedModel

@@ -9,18 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pellucid import (
-    Agent,
-    CancelToken,
-    ConfigError,
-    Limits,
-    PolicyHalt,
-    RunCancelled,
-    RunTimeout,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
+from pellucid import Agent, CancelToken, ConfigError, Limits, RunCancelled, RunTimeout, Tool, ToolCall, ToolResult
+from pellucid.errors import PolicyHalt
 from pellucid.testing import ScriptedModel
 from support.clock import SOON, outlast, pass_time
 from support.runs import CANCELLED, TIMEOUT, cancel_itself, ending, within

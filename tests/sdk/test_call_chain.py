@@ -7,7 +7,8 @@ from typing import Any, Final
 import pytest
 
 from bench.measure import first_run
-from pellucid import Agent, Reliability, Rule, Tool, ok
+from pellucid import Agent, Reliability, Tool
+from pellucid.reliability import Rule, ok
 from pellucid.run.calls.chain import LINKS, Need, chain_of
 from pellucid.testing import ScriptedModel
 

@@ -9,18 +9,13 @@ import pytest
 
 from pellucid import (
     Agent,
-    AlreadyResumed,
     BlobPart,
-    CheckpointError,
     ConfigError,
     Decision,
-    FileClaims,
     FilePart,
     Message,
     ModelResponse,
     ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
     TextPart,
     ToolCall,
     ToolResult,
@@ -29,6 +24,9 @@ from pellucid import (
     load_messages,
     tool,
 )
+from pellucid.approvals import FileClaims
+from pellucid.errors import AlreadyResumed, CheckpointError
+from pellucid.messages import ServerToolCall, ServerToolResult
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import within
 
@@ -153,7 +151,9 @@ async def test_processes_that_share_a_directory_resume_a_run_once(tmp_path: Path
     script = tmp_path / "resume.py"
     script.write_text(
         "import json, sys\n"
-        "from pellucid import *\n"
+        "from pellucid import Agent, Decision, tool\n"
+        "from pellucid.approvals import FileClaims\n"
+        "from pellucid.errors import AlreadyResumed\n"
         "from pellucid.testing import ScriptedModel\n"
         "kept = json.load(open('checkpoint.json'))\n"
         "def deploy(to: str) -> str:\n"

@@ -10,8 +10,6 @@ import pytest
 
 from pellucid import (
     Agent,
-    CircuitBreaker,
-    CircuitOpen,
     ConfigError,
     DiscoveryContext,
     DiscoveryError,
@@ -26,6 +24,8 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.errors import CircuitOpen
+from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.clock import Clock
 from support.reliability import breaking, changes, states

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, ConfigError, InvalidCatalog, Tool, ToolCall, ToolNameCollision, semconv, static_tools
+from pellucid import Agent, ConfigError, Tool, ToolCall, semconv, static_tools
+from pellucid.errors import InvalidCatalog, ToolNameCollision
 from pellucid.testing import ScriptedModel
 from support.runs import attributes, within
 

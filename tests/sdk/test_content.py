@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from pellucid import Settings
+    from pellucid.models import Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -11,17 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from pellucid import (
-    DiscoveryBackoff,
-    DiscoveryContext,
-    DiscoveryError,
-    DiscoveryProvider,
-    DiscoveryTimeout,
-    Identity,
-    InvalidCatalog,
-    Tool,
-    semconv,
-)
+from pellucid import DiscoveryContext, DiscoveryError, DiscoveryProvider, Identity, Tool, semconv
+from pellucid.errors import DiscoveryBackoff, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale, ToolsQuarantined
 from pellucid.providers import Lister
 from pellucid.telemetry import Scope

@@ -9,13 +9,10 @@ import pytest
 from pellucid import (
     Agent,
     CancelToken,
-    DiscoveryBackoff,
     DiscoveryContext,
     DiscoveryError,
     DiscoveryProvider,
-    DiscoveryTimeout,
     Identity,
-    InvalidCatalog,
     Limits,
     ModelError,
     RunCancelled,
@@ -24,6 +21,7 @@ from pellucid import (
     semconv,
     tool,
 )
+from pellucid.errors import DiscoveryBackoff, DiscoveryTimeout, InvalidCatalog
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
 from support.clock import SOON, outlast, pass_time

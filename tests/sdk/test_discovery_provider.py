@@ -14,17 +14,16 @@ from anyio.lowlevel import checkpoint
 
 from pellucid import (
     ConfigError,
-    DiscoveryBackoff,
     DiscoveryContext,
     DiscoveryError,
     DiscoveryProvider,
-    DiscoveryTimeout,
     Identity,
     Tool,
     ToolProvider,
     gated_tools,
     semconv,
 )
+from pellucid.errors import DiscoveryBackoff, DiscoveryTimeout
 from pellucid.events import ToolsCatalogStale
 from pellucid.providers import Lister
 from pellucid.providers.hub import FIRST_BACKOFF, LONGEST_BACKOFF, backoff

@@ -15,7 +15,6 @@ import pytest
 import pellucid
 from pellucid import (
     Agent,
-    CircuitBreaker,
     ConfigError,
     Decision,
     DiscoveryError,
@@ -24,19 +23,16 @@ from pellucid import (
     Limits,
     ModelError,
     Reliability,
-    ReliabilityFailFast,
-    Rule,
     Tool,
     ToolCall,
     ToolContext,
     ToolRegistry,
-    fail_fast,
-    fallback,
-    retry,
     static_tools,
     tool,
 )
+from pellucid.errors import ReliabilityFailFast
 from pellucid.events import EVENTS, Event, RunCompleted
+from pellucid.reliability import CircuitBreaker, Rule, fail_fast, fallback, retry
 from pellucid.telemetry import observable
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time

@@ -18,7 +18,6 @@ from pellucid import (
     Skill,
     Tool,
     ToolCall,
-    ToolNameCollision,
     ToolRegistry,
     Verdict,
     combined,
@@ -27,12 +26,15 @@ from pellucid import (
     skill_scoped_tools,
     static_tools,
 )
+from pellucid.errors import ToolNameCollision
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import SOON, outlast
 from support.runs import within
 
 if TYPE_CHECKING:
-    from pellucid import ExplainContext, Explanation, Policy, ToolProvider
+    from pellucid import Policy, ToolProvider
+    from pellucid.offer import Explanation
+    from pellucid.providers import ExplainContext
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]

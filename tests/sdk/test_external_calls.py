@@ -14,18 +14,14 @@ import pytest
 
 from pellucid import (
     Agent,
-    AlreadyResumed,
     BlobPart,
-    CheckpointError,
     ConfigError,
     Decision,
     ExternalResult,
     Limits,
     Message,
     ModelError,
-    PolicyHalt,
     Reliability,
-    Rule,
     RunTimeout,
     Tool,
     ToolCall,
@@ -33,10 +29,11 @@ from pellucid import (
     ToolResult,
     dump_messages,
     load_messages,
-    retry,
 )
 from pellucid.context import ExternalCall
+from pellucid.errors import AlreadyResumed, CheckpointError, PolicyHalt
 from pellucid.events import AsyncToolContinued, AsyncToolExpired, AsyncToolLate
+from pellucid.reliability import Rule, retry
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import attributes, within
 

@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from pellucid import (
-    DEFAULT_REDACTORS,
     Agent,
     CapturePolicy,
     Message,
@@ -25,6 +24,7 @@ from pellucid import (
     semconv,
     tool,
 )
+from pellucid.telemetry import DEFAULT_REDACTORS
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import Captured, capture, check_telemetry
 from support.runs import ending, iteration, within

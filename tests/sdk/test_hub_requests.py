@@ -18,13 +18,12 @@ from pellucid import (
     DiscoveryProvider,
     Identity,
     Reliability,
-    Rule,
     Tool,
     combined,
     gated_tools,
-    retry,
     semconv,
 )
+from pellucid.reliability import Rule, retry
 from pellucid.testing import FakeHub, FunctionModel
 from pellucid_exporters.testing import Captured, CapturedSpan
 from support.clock import SOON, Clock, pass_time

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, Reliability, Rule, Tool, ToolCall, retry
+from pellucid import Agent, Reliability, Tool, ToolCall
+from pellucid.reliability import Rule, retry
 from pellucid.testing import ScriptedModel
 from support.runs import within
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, InvalidCatalog, Tool, ToolCall, ToolProvider, static_tools
+from pellucid import Agent, DiscoveryProvider, Tool, ToolCall, ToolProvider, static_tools
+from pellucid.errors import InvalidCatalog
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools.catalog import LARGE_CATALOG
 from support.hubs import nothing

@@ -5,20 +5,8 @@ from typing import Any
 
 import pytest
 
-from pellucid import (
-    BlobPart,
-    FilePart,
-    Message,
-    ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
-    TextPart,
-    ToolCall,
-    ToolResult,
-    UriPart,
-    Usage,
-)
-from pellucid.messages import Part
+from pellucid import BlobPart, FilePart, Message, ReasoningPart, TextPart, ToolCall, ToolResult, UriPart, Usage
+from pellucid.messages import Part, ServerToolCall, ServerToolResult
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from pellucid import (
     Agent,
     DiscoveryError,
     DiscoveryProvider,
-    DiscoveryTimeout,
     Identity,
     Limits,
     PermissionRequest,
@@ -26,6 +25,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.errors import DiscoveryTimeout
 from pellucid.events import ToolProgress
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture

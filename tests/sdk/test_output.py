@@ -18,14 +18,13 @@ from pellucid import (
     ModelError,
     ModelResponse,
     OutputError,
-    OutputSchema,
     RunStream,
-    ServerToolCall,
-    ServerToolResult,
     TextPart,
     ToolCall,
     tool,
 )
+from pellucid.messages import ServerToolCall, ServerToolResult
+from pellucid.models import OutputSchema
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import attributes, everything, within
 

@@ -18,7 +18,6 @@ from pellucid import (
     CapturePolicy,
     ConfigError,
     DiscoveryProvider,
-    InvalidCatalog,
     Limits,
     Message,
     TextPart,
@@ -31,6 +30,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.errors import InvalidCatalog
 from pellucid.messages import Part, Parts
 from pellucid.reliability import Reliability, Rule, retry
 from pellucid.testing import FakeHub, ScriptedModel

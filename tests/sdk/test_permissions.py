@@ -9,25 +9,20 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
-    CircuitBreaker,
     Identity,
     PermissionRequest,
-    PolicyHalt,
     Reliability,
-    ReliabilityFailFast,
-    Rule,
     Skill,
     Tool,
     ToolCall,
     ToolError,
     Verdict,
-    fail_fast,
-    fallback,
-    retry,
     semconv,
     tool,
 )
+from pellucid.errors import PolicyHalt, ReliabilityFailFast
 from pellucid.providers import DiscoveryProvider
+from pellucid.reliability import CircuitBreaker, Rule, fail_fast, fallback, retry
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, everything, results, within

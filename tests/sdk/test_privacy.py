@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from pellucid import (
-    DEFAULT_REDACTORS,
     Agent,
     CapturePolicy,
     ConfigError,
@@ -21,6 +20,7 @@ from pellucid import (
     semconv,
 )
 from pellucid.events import InferenceDelta
+from pellucid.telemetry import DEFAULT_REDACTORS
 from pellucid.telemetry.secrets.masking import MASK
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import Captured, capture, check_telemetry

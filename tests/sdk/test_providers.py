@@ -12,9 +12,7 @@ from pellucid import (
     DiscoveryContext,
     DiscoveryError,
     DiscoveryProvider,
-    DiscoveryTimeout,
     Identity,
-    InvalidCatalog,
     Tool,
     ToolProvider,
     combined,
@@ -23,6 +21,7 @@ from pellucid import (
     skill_scoped_tools,
     static_tools,
 )
+from pellucid.errors import DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
 from pellucid.providers import Lister
 from pellucid.telemetry import Scope, enter_scope, leave_scope

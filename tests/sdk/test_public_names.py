@@ -17,67 +17,43 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "pellucid": [
-        "DEFAULT_REDACTORS",
         "Agent",
-        "AlreadyResumed",
         "ApprovalRequest",
         "BlobPart",
         "Builtin",
         "CancelToken",
         "CapturePolicy",
-        "CheckpointError",
-        "CircuitBreaker",
-        "CircuitOpen",
-        "Claims",
         "ConfigError",
         "Decision",
-        "DiscoveryBackoff",
         "DiscoveryContext",
         "DiscoveryError",
         "DiscoveryProvider",
-        "DiscoveryTimeout",
         "ErrorKind",
-        "Explanation",
         "FallbackModel",
-        "FileClaims",
         "FilePart",
         "Hub",
-        "HubState",
         "Identity",
-        "InvalidCatalog",
         "Limits",
         "Mcp",
-        "MemoryClaims",
         "Message",
         "Model",
         "ModelDelta",
         "ModelError",
         "ModelRequest",
         "ModelResponse",
-        "ModelTimeout",
         "OutputError",
-        "OutputSchema",
         "PellucidError",
         "PermissionDenied",
         "PermissionRequest",
         "Policy",
-        "PolicyHalt",
-        "Price",
-        "PriceTable",
         "ReasoningPart",
         "Redactor",
         "Readiness",
         "Reliability",
-        "ReliabilityFailFast",
-        "Rule",
         "RunCancelled",
         "RunResult",
         "RunStream",
         "RunTimeout",
-        "ServerToolCall",
-        "ServerToolResult",
-        "Settings",
-        "Situation",
         "Skill",
         "TextPart",
         "Tool",
@@ -86,7 +62,6 @@ PUBLIC = {
         "ToolDefinition",
         "ToolError",
         "ToolHub",
-        "ToolNameCollision",
         "ToolProvider",
         "ToolRegistry",
         "ToolResult",
@@ -96,18 +71,11 @@ PUBLIC = {
         "Verdict",
         "__version__",
         "combined",
-        "continue_",
         "dump_messages",
         "external_tools",
-        "fail_fast",
-        "fallback",
         "gated_tools",
-        "last_known_catalog",
         "load_messages",
-        "ok",
         "propagate",
-        "retry",
-        "retry_other",
         "skill_scoped_tools",
         "static_tools",
         "tool",
@@ -206,7 +174,43 @@ PUBLIC = {
 }
 """Names that were public before the first of them was deprecated."""
 
+MOVED = {
+    "pellucid.approvals": ["Claims", "ExternalCall", "FileClaims", "MemoryClaims"],
+    "pellucid.errors": [
+        "AlreadyResumed",
+        "CheckpointError",
+        "CircuitOpen",
+        "DiscoveryBackoff",
+        "DiscoveryTimeout",
+        "InvalidCatalog",
+        "ModelTimeout",
+        "PolicyHalt",
+        "ReliabilityFailFast",
+        "ToolNameCollision",
+    ],
+    "pellucid.messages": ["ProviderToolDefinition", "ServerToolCall", "ServerToolResult"],
+    "pellucid.models": ["OutputSchema", "Price", "PriceTable", "Settings"],
+    "pellucid.observed": ["ObservedProvider"],
+    "pellucid.offer": ["Explanation"],
+    "pellucid.providers": ["ExplainContext", "HubState"],
+    "pellucid.reliability": [
+        "CircuitBreaker",
+        "Rule",
+        "Situation",
+        "continue_",
+        "fail_fast",
+        "fallback",
+        "last_known_catalog",
+        "ok",
+        "retry",
+        "retry_other",
+    ],
+    "pellucid.telemetry": ["DEFAULT_REDACTORS"],
+}
+"""Names that `pellucid` exported before, by the module that has them now."""
+
 DEPRECATED = [
+    *(("pellucid", name, f"from {module} import {name}") for module, names in MOVED.items() for name in names),
     ("pellucid", "Telemetry", "from pellucid import TelemetryOptions"),
     ("pellucid.telemetry", "Telemetry", "from pellucid.telemetry import TelemetryOptions"),
     ("pellucid.models", "candidates", "from pellucid.models.alternatives import candidates"),
@@ -256,6 +260,12 @@ def test_the_old_name_of_telemetry_options_can_be_imported() -> None:
     done = subprocess.run([sys.executable, "-W", "always", "-c", code], check=True, capture_output=True, text=True)
     assert "<string>:2: DeprecationWarning: pellucid.Telemetry is deprecated" in done.stderr
     assert same(pellucid.TelemetryOptions()) == pellucid.TelemetryOptions()
+
+
+@pytest.mark.parametrize("module", MOVED)
+def test_names_that_moved_are_exported(module: str) -> None:
+    """By the module that the warning names."""
+    assert [name for name in MOVED[module] if name not in import_module(module).__all__] == []
 
 
 @pytest.mark.parametrize("module", PUBLIC)

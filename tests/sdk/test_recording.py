@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pellucid import DEFAULT_REDACTORS, CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
+from pellucid import CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
 from pellucid.messages import ToolDefinition
+from pellucid.telemetry import DEFAULT_REDACTORS
 from pellucid.telemetry.recording import Recorder
 from pellucid.telemetry.sanitize import LEFT_OUT, MARGIN, MAX_DEPTH, MAX_ITEMS
 

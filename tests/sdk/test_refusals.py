@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import (
-    Agent,
-    ConfigError,
-    Decision,
-    FallbackModel,
-    Limits,
-    Message,
-    Reliability,
-    Rule,
-    Verdict,
-    fallback,
-    retry,
-    retry_other,
-)
+from pellucid import Agent, ConfigError, Decision, FallbackModel, Limits, Message, Reliability, Verdict
+from pellucid.reliability import Rule, fallback, retry, retry_other
 from pellucid.testing import ScriptedModel
 from support.runs import within
 

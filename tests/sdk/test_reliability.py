@@ -12,7 +12,6 @@ import pytest
 from pellucid import (
     Agent,
     CancelToken,
-    CircuitOpen,
     ConfigError,
     DiscoveryContext,
     DiscoveryError,
@@ -25,14 +24,20 @@ from pellucid import (
     ModelError,
     ModelResponse,
     Reliability,
-    ReliabilityFailFast,
-    Rule,
     RunCancelled,
-    Situation,
     Tool,
     ToolCall,
     ToolError,
     Usage,
+    semconv,
+    static_tools,
+    tool,
+)
+from pellucid.errors import CircuitOpen, ReliabilityFailFast
+from pellucid.reliability import (
+    Reaction,
+    Rule,
+    Situation,
     continue_,
     fail_fast,
     fallback,
@@ -40,11 +45,7 @@ from pellucid import (
     ok,
     retry,
     retry_other,
-    semconv,
-    static_tools,
-    tool,
 )
-from pellucid.reliability import Reaction
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import Clock
 from support.reliability import decisions, down, rules, told

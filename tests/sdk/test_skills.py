@@ -11,7 +11,6 @@ from pellucid import (
     ConfigError,
     DiscoveryContext,
     DiscoveryError,
-    InvalidCatalog,
     Message,
     Skill,
     Tool,
@@ -22,6 +21,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.errors import InvalidCatalog
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, results, within

@@ -16,19 +16,17 @@ from pellucid import (
     Message,
     ModelResponse,
     Reliability,
-    Rule,
     RunCancelled,
     RunTimeout,
-    Situation,
     TelemetryOptions,
     Tool,
     ToolCall,
     ToolContext,
     Usage,
-    fail_fast,
     semconv,
     tool,
 )
+from pellucid.reliability import Rule, Situation, fail_fast
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
 from support.clock import SOON, outlast, pass_time

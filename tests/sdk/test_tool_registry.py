@@ -17,11 +17,11 @@ from pellucid import (
     Mcp,
     Tool,
     ToolCall,
-    ToolNameCollision,
     ToolProvider,
     ToolRegistry,
     semconv,
 )
+from pellucid.errors import ToolNameCollision
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools.names import fitted_names, problem_of
 from support.runs import attributes, within

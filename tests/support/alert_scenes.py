@@ -22,7 +22,6 @@ import anyio.to_thread
 
 from pellucid import (
     Agent,
-    CircuitBreaker,
     Decision,
     DiscoveryContext,
     DiscoveryProvider,
@@ -32,8 +31,6 @@ from pellucid import (
     ModelRequest,
     ModelResponse,
     PellucidError,
-    Price,
-    PriceTable,
     Reliability,
     Tool,
     ToolCall,
@@ -43,6 +40,8 @@ from pellucid import (
 )
 from pellucid.durable import RunStore, open_store
 from pellucid.durable_runs import DurableRuns
+from pellucid.models import Price, PriceTable
+from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FunctionModel
 from pellucid_exporters import Otlp, Prometheus, configure
 

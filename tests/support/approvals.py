@@ -9,7 +9,8 @@ from pellucid import Decision, ToolCall, semconv, tool
 from support.runs import results
 
 if TYPE_CHECKING:
-    from pellucid import PolicyHalt, RunResult
+    from pellucid import RunResult
+    from pellucid.errors import PolicyHalt
     from pellucid.types import JSONObject
     from pellucid_exporters.testing import Captured
 

@@ -24,8 +24,6 @@ from pellucid import (
     ModelDelta,
     ModelResponse,
     PellucidError,
-    ServerToolCall,
-    ServerToolResult,
     TextPart,
     Tool,
     ToolCall,
@@ -35,6 +33,7 @@ from pellucid import (
     gated_tools,
 )
 from pellucid.mcp import MCPProvider
+from pellucid.messages import ServerToolCall, ServerToolResult
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.mcp_servers import listing_server
 

@@ -12,7 +12,6 @@ from mcp.server.mcpserver import MCPServer
 
 from pellucid import (
     Agent,
-    CircuitBreaker,
     Decision,
     DiscoveryProvider,
     Message,
@@ -21,17 +20,16 @@ from pellucid import (
     ModelResponse,
     PellucidError,
     Reliability,
-    Rule,
     Tool,
     ToolCall,
     ToolRegistry,
     Usage,
-    retry,
     tool,
 )
 from pellucid.durable_runs import Callbacks, CallTokens, DurableRuns
 from pellucid.mcp import MCPProvider
 from pellucid.nats import NATSQueue
+from pellucid.reliability import CircuitBreaker, Rule, retry
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.nats_server import Admin

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pellucid import CircuitBreaker, ModelError, Reliability
+from pellucid import ModelError, Reliability
+from pellucid.reliability import CircuitBreaker
 from support.clock import Clock
 
 if TYPE_CHECKING:
-    from pellucid import ErrorKind, Rule
+    from pellucid import ErrorKind
+    from pellucid.reliability import Rule
     from pellucid_exporters.testing import Captured
 
 

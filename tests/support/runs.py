@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from pellucid import Agent, PolicyHalt, RunResult
+    from pellucid import Agent, RunResult
+    from pellucid.errors import PolicyHalt
     from pellucid_exporters.testing import Captured, Tree
 
 T = TypeVar("T")

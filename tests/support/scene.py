@@ -14,12 +14,7 @@ from pellucid import (
     Message,
     ModelDelta,
     ModelResponse,
-    Price,
-    PriceTable,
     ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
-    Settings,
     TextPart,
     ToolCall,
     ToolResult,
@@ -27,6 +22,8 @@ from pellucid import (
     Usage,
     tool,
 )
+from pellucid.messages import ServerToolCall, ServerToolResult
+from pellucid.models import Price, PriceTable, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

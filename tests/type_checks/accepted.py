@@ -11,7 +11,6 @@ from pellucid import (
     Agent,
     DiscoveryContext,
     DiscoveryProvider,
-    ObservedProvider,
     RunResult,
     Skill,
     Tool,
@@ -26,6 +25,7 @@ from pellucid import (
     tool,
 )
 from pellucid.events import Event, ToolProgress
+from pellucid.observed import ObservedProvider
 from pellucid.replay import Tape, replay_sync
 from pellucid.testing import FakeHub, ScriptedModel
 

@@ -22,10 +22,7 @@ from pellucid import (
     ModelRequest,
     ModelResponse,
     PermissionRequest,
-    Price,
-    PriceTable,
     Reliability,
-    Rule,
     RunOptions,
     RunResult,
     Skill,
@@ -39,18 +36,14 @@ from pellucid import (
     Verdict,
     combined,
     external_tools,
-    fail_fast,
-    fallback,
     gated_tools,
-    last_known_catalog,
-    retry,
-    retry_other,
     static_tools,
     tool,
 )
 from pellucid.events import Event, InferenceDelta, RunCompleted, ToolStarted
 from pellucid.mcp import MCPProvider
-from pellucid.models import FallbackModel, OpenAIModel, StreamItem
+from pellucid.models import FallbackModel, OpenAIModel, Price, PriceTable, StreamItem
+from pellucid.reliability import Rule, fail_fast, fallback, last_known_catalog, retry, retry_other
 from pellucid.testing import Captured, FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters import configure
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pellucid import DiscoveryBackoff, DiscoveryError, RunResult
+    from pellucid import DiscoveryError, RunResult
+    from pellucid.errors import DiscoveryBackoff
     from pellucid_commands.demo.repository import Repository
     from pellucid_exporters.console.hub_stats import HubStats
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from pellucid import Agent, DiscoveryBackoff, DiscoveryError
-from pellucid.errors import ConfigError
+from pellucid import Agent, DiscoveryError
+from pellucid.errors import ConfigError, DiscoveryBackoff
 from pellucid_commands.demo.catalogue_server import catalogue_server
 from pellucid_commands.demo.hubs import catalogue_hub, git_hub, time_hub
 from pellucid_commands.demo.model import choose

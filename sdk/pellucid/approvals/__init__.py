@@ -3,11 +3,13 @@
 from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import ExternalRequest, ExternalResult
+from pellucid.context import ExternalCall
 
 __all__ = [
     "ApprovalRequest",
     "Claims",
     "Decision",
+    "ExternalCall",
     "ExternalRequest",
     "ExternalResult",
     "FileClaims",
