@@ -1,4 +1,4 @@
-"""Public names that users write into queries, alerts and scripts, as `docs/versions.md` promises them.
+"""Public names that users write into programs, queries, alerts and scripts, as `docs/versions.md` promises them.
 
 `python -m support.public_names` records them in `tests/public_names.json`.
 """
@@ -19,6 +19,7 @@ from pellucid.server.openapi import document, document_without_store
 from pellucid.telemetry import phases
 from pellucid_dashboards.rules import Alert, all_groups
 from pellucid_exporters.alerting.definition import Context
+from support.python_api import parameters, public_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,10 @@ def collect() -> dict[str, list[str]]:
     rules = [rule for group in all_groups(Context()) for rule in group.rules]
     metrics = [*semconv.METRICS, *semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values()]
     served = [document(has_calls=True, has_metrics=True), document_without_store(has_metrics=True)]
+    objects = public_objects()
     parts = {
+        "names of Python": objects,
+        "parameters": parameters(objects),
         "spans, attributes and their values": (
             value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)
         ),
