@@ -14,7 +14,7 @@ from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FunctionModel
 
 
-@tool(execution="external-dispatch", deadline=3600)
+@tool(execution="external-dispatch", expires_in=3600)
 async def quote(ctx: ToolContext, city: str) -> None:
     """Request a quote for a transport. The carrier would get the result id here, and `ctx.external.headers`."""
 

@@ -32,7 +32,7 @@ def main() -> None:
         "Sales are up.",
     ]
     with OutsideService(on_done=lambda result_id, response: completed.put((result_id, response))) as service:
-        figures = external_tools({"test_external_async": {"serviceUrl": service.url, "delay": 0.2, "deadline": 60.0}})
+        figures = external_tools({"test_external_async": {"serviceUrl": service.url, "delay": 0.2, "expiresIn": 60.0}})
         agent = Agent("analyst", model=ScriptedModel(*steps), tools=[summarize], providers=[figures])
         paused = agent.run_sync("How are sales?")
         print(f"{paused.status}: {[request.tool_name for request in paused.external]}")

@@ -141,7 +141,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
 
         Raises:
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
-            RunTimeout: `Limits.deadline` passed.
+            RunTimeout: `Limits.timeout` passed.
             DiscoveryError, ToolNameCollision, ModelError: a phase failed.
             ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, at the second attempt either.

@@ -1,4 +1,4 @@
-"""Contexts that a run passes to providers and tools: identity, cancellation, deadline and limits."""
+"""Contexts that a run passes to providers and tools: identity, cancellation, expiry and limits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import wraps
 from typing import Any, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.tasks import call_soon
 from pellucid.errors import ConfigError
+from pellucid.module_names import renamed
 from pellucid.types import DepsT_co, JSONValue
 
 _Params = ParamSpec("_Params")
@@ -128,6 +130,7 @@ def _ignore(*_: object, **__: object) -> None:
     """Ignore a report, outside of a run."""
 
 
+@renamed(deadline="expires_at")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryContext:
     """Context of a discovery: the facts on which a tool provider may base its list.
@@ -138,7 +141,7 @@ class DiscoveryContext:
         active_skill_ids: All active skills, in order of activation.
         identity: Identity on whose behalf the run acts.
         signal: The run's cancel token, if the caller gave one.
-        deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
+        expires_at: Time at which the run must end, in UTC; None if it has no limit.
         timeout: Seconds that a provider may take, unless it has a timeout of its own.
         patience: Patience with providers that have none of their own; if it is unlimited, with all providers.
         report: Callback for providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
@@ -154,7 +157,7 @@ class DiscoveryContext:
     active_skill_ids: tuple[str, ...] = ()
     identity: Identity | None = None
     signal: CancelToken | None = None
-    deadline: float | None = None
+    expires_at: datetime | None = None
     timeout: float | None = None
     patience: Patience | None = None
     report: DiscoveryReport = field(default=_ignore, repr=False, compare=False)
@@ -187,6 +190,7 @@ class DiscoveryContext:
         return replace(self, timeout=timeout, is_retry=is_retry or self.is_retry, **callbacks)
 
 
+@renamed(deadline="expires_at")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCall:
     """Address and credentials with which another process returns the result of a call.
@@ -196,7 +200,7 @@ class ExternalCall:
         complete_path: Path of the completion endpoint, `/async-tools/<result id>/complete`.
         complete_url: Address of that endpoint; None without a server.
         token: Secret that allows to complete this call and no other; None without a server.
-        deadline: Time at which the call expires, in seconds since the epoch; None if it never does.
+        expires_at: Time at which the call expires, in UTC; None if it never does.
         headers: W3C Trace Context of the dispatching span, for the spans of the other process.
     """
 
@@ -204,13 +208,14 @@ class ExternalCall:
     complete_path: str
     complete_url: str | None = None
     token: str | None = field(default=None, repr=False)
-    deadline: float | None = None
+    expires_at: datetime | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 _NO_DEPS: Final[Any] = None
 
 
+@renamed(deadline="expires_at")
 @dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `ToolContext[Deps](...)`
 class ToolContext(Generic[DepsT_co]):
     """Context of a tool call: the run that makes it. `ToolContext[Deps]` is that of a run with such `deps`.
@@ -220,7 +225,7 @@ class ToolContext(Generic[DepsT_co]):
             crash, and different for every other call. Send it to services that recognize repeated requests.
         deps: Value that the caller of the run passed as `deps`, unchanged.
         progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
-        deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
+        expires_at: Time at which the run must end, in UTC; None if it has no limit.
         heartbeat: Function that shows that a call in the background is alive; see `Tool.heartbeat`.
         external: What another process needs to return the result, if the tool has `execution="external-dispatch"`.
     """
@@ -231,13 +236,14 @@ class ToolContext(Generic[DepsT_co]):
     idempotency_key: str = ""
     identity: Identity | None = None
     signal: CancelToken | None = None
-    deadline: float | None = None
+    expires_at: datetime | None = None
     deps: DepsT_co = _NO_DEPS
     progress: Callable[[JSONValue], None] = field(default=_ignore, repr=False, compare=False)
     heartbeat: Callable[[], None] = field(default=_ignore, repr=False, compare=False)
     external: ExternalCall | None = None
 
 
+@renamed(deadline="timeout")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one run. Times are in seconds; `None` means no bound.
@@ -255,7 +261,7 @@ class Limits:
         max_depth: Runs that may be nested in this one, one in another. A run that the code of a tool starts counts like
             that of a sub-agent. The call beyond is refused to the model.
         parallel_tools: Tool calls of one message that run concurrently.
-        deadline: Wall-clock time of the whole run.
+        timeout: Time for the whole run.
         discovery_timeout: Time for each provider to list its tools.
         model_timeout: Time for each model call.
         tool_timeout: Time for each tool call, unless the tool has its own.
@@ -271,7 +277,7 @@ class Limits:
     max_tool_calls: int | None = None
     max_depth: int = 8
     parallel_tools: int = 8
-    deadline: float | None = None
+    timeout: float | None = None
     discovery_timeout: float | None = 30.0
     model_timeout: float | None = 600.0
     tool_timeout: float | None = 120.0
@@ -285,7 +291,7 @@ class Limits:
         self._check("max_depth", int, 0, "must not be negative; 0 allows no nested runs")
         self._check("max_tool_tokens", int, 1, "must be at least 1, or None", is_optional=True)
         self._check("max_discoveries", int, 0, "must not be negative; use None for the default", is_optional=True)
-        times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")
+        times = ("timeout", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")
         for name in ("max_tool_calls", *times):
             kinds = int if name == "max_tool_calls" else (int, float)
             self._check(name, kinds, 0, "must not be negative; use None for no bound", is_optional=True)

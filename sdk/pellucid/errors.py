@@ -7,7 +7,7 @@ PellucidError
 │  └─ StoreNeeded                 a run without a store cannot wait for the result of a tool; carries tool_name
 ├─ InvalidCallback                a callback is not signed by one of the keys, or not now; also a ValueError
 ├─ RunCancelled                   the run's CancelToken was cancelled
-├─ RunTimeout                     the run passed its deadline; also a TimeoutError
+├─ RunTimeout                     the run passed `Limits.timeout`; also a TimeoutError
 ├─ DiscoveryError                 a tool provider failed; carries provider_id, error_kind, status, retry_after
 │  ├─ DiscoveryTimeout            it did not respond in time; also a TimeoutError
 │  ├─ DiscoveryBackoff            not called, because it failed recently; carries retry_after
@@ -192,7 +192,7 @@ class RunCancelled(PellucidError):
 
 
 class RunTimeout(PellucidError, TimeoutError):
-    """The run passed `Limits.deadline`."""
+    """The run passed `Limits.timeout`."""
 
     error_type = "timeout"
 

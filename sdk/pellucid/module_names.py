@@ -1,14 +1,16 @@
-"""Lazily imported and deprecated names of modules (PEP 562)."""
+"""Lazily imported names of modules (PEP 562), and deprecated names of modules, arguments and attributes."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+_T = TypeVar("_T")
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -62,3 +64,35 @@ def module_getattr(
         return load(new_module, new_name)
 
     return __getattr__
+
+
+def renamed(**names: str) -> Callable[[_T], _T]:
+    """Let a function accept old names of keyword arguments, and a class those of attributes, too; they warn.
+
+    A subclass with an `__init__` of its own, as a dataclass has, accepts the arguments if it is decorated itself.
+
+    Args:
+        **names: New names by the old ones; `pellucid.renamed` converts values that have changed with their names.
+    """
+
+    def decorate(target: Any) -> Any:
+        function = vars(target)["__init__"] if isinstance(target, type) else target
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if names.keys() & kwargs.keys():
+                kwargs = load("pellucid.renamed", "translated")(target, names, kwargs)
+            return function(*args, **kwargs)
+
+        if function is target:
+            return call
+        target.__init__ = call
+        for old, new in names.items():
+            setattr(target, old, property(partial(_read, old, new)))
+        return target
+
+    return decorate
+
+
+def _read(old: str, new: str, owner: object) -> Any:
+    return load("pellucid.renamed", "read")(owner, old, new)

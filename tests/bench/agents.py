@@ -18,7 +18,7 @@ def ask_once(request: ModelRequest) -> Any:
     return "x" * 200 if len(request.messages) > 1 else ToolCall("ask", {"question": "x" * 200}, "c")
 
 
-ASK = Tool(name="ask", run=enqueue, execution="external-dispatch", pending="wait", deadline=86_400.0)
+ASK = Tool(name="ask", run=enqueue, execution="external-dispatch", pending="wait", expires_in=86_400.0)
 waits = Agent("waits", model=FunctionModel(ask_once), tools=[ASK])
 """Waits for one external call."""
 

@@ -204,7 +204,7 @@ async def test_an_answer_that_did_not_come_to_its_end_finished_with_an_error(
 ) -> None:
     """`finish_reasons` is `error`, whatever cut the answer short; `error.type` says whether that was a failure."""
     model = Sluggish(error=OSError("gone") if end == "failed" else None, passes_time=end == "timeout")
-    limits = Limits(deadline=SOON if end == "timeout" else None)
+    limits = Limits(timeout=SOON if end == "timeout" else None)
     token = CancelToken()
     agent = scene.agent(model=model, limits=limits)
     errors = {"failed": ModelError, "cancelled": RunCancelled, "timeout": RunTimeout}

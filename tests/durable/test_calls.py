@@ -44,8 +44,8 @@ async def test_registered_call(store: RunStore) -> None:
     assert (call.id, call.run_id, call.pass_no, call.kind, call.tool) == ("call", "run", 1, "external", "search")
     assert (call.tool_call_id, call.request, call.trace) == ("t1", {"query": "x"}, {"traceparent": "00"})
     assert call.status == "processing"
-    assert call.deadline == pytest.approx(call.created_at + 60)
-    assert (asks.kind, asks.deadline) == ("approval", None)
+    assert call.expires_at == pytest.approx(call.created_at + 60)
+    assert (asks.kind, asks.expires_at) == ("approval", None)
     run = await store.run("run")
     assert run is not None
     assert run.pending == 2
@@ -262,14 +262,14 @@ async def test_heartbeats(store: RunStore) -> None:
     a = await store.heartbeat("a", extend=3600)
     assert a is not None
     assert a.heartbeat_at is not None
-    assert a.deadline == pytest.approx(a.heartbeat_at + 3600)
+    assert a.expires_at == pytest.approx(a.heartbeat_at + 3600)
     assert await store.expire() == ()
     b = await store.heartbeat("b", extend=1)
     assert b is not None
-    assert b.deadline == pytest.approx(b.created_at + 3600)
+    assert b.expires_at == pytest.approx(b.created_at + 3600)
     c = await store.progress("c", {"done": 0.5})
     assert c is not None
-    assert (c.progress, c.deadline) == ({"done": 0.5}, None)
+    assert (c.progress, c.expires_at) == ({"done": 0.5}, None)
     settled = (await store.settle("c", "completed")).call
     assert await store.progress("c", {"done": 1}) == settled
     assert await store.heartbeat("nothing") is None

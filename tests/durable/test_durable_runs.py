@@ -120,7 +120,7 @@ async def test_outcomes_of_decisions_and_results(store: RunStore) -> None:
 
 async def test_expired(store: RunStore) -> None:
     """Approvals and calls past their deadlines settle as expired, and the model reads so."""
-    job = Tool(name="job", run=nothing, execution="external-dispatch", pending="wait", deadline=0.01)
+    job = Tool(name="job", run=nothing, execution="external-dispatch", pending="wait", expires_in=0.01)
     model = ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")], "y")
     agent = Agent("a", model=model, tools=[job, PAY], limits=Limits(approval_timeout=0.01))
     runs = DurableRuns(store, [agent])

@@ -154,7 +154,7 @@ async def test_stopped_at_the_limit(store: RunStore) -> None:
 @pytest.mark.parametrize("offset", [-3600.0, 3600.0])
 async def test_a_clock_an_hour_off(store: RunStore, monkeypatch: pytest.MonkeyPatch, offset: float) -> None:
     """What has expired is for the store to say: a worker whose clock is wrong accepts results and decisions."""
-    owed = Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait", deadline=600.0)
+    owed = Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait", expires_in=600.0)
     model = ScriptedModel([ToolCall("owed", {}, "c1"), ToolCall("pay", {}, "c2")], "x")
     agent = Agent("a", model=model, tools=[owed, PAY], limits=Limits(approval_timeout=600.0))
     runs = DurableRuns(store, [agent])

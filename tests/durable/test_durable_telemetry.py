@@ -98,7 +98,7 @@ async def test_each_settlement_is_counted_by_its_outcome(store: RunStore, teleme
 @pytest.mark.parametrize("tool", ["job", "owed"])
 async def test_a_call_expires_once_and_its_result_is_late(store: RunStore, telemetry: Captured, tool: str) -> None:
     """The sweep that expires it counts it, the pass that reads it emits it; a result after that is late."""
-    short = {"run": nothing, "execution": "external-dispatch", "deadline": 0.001}
+    short = {"run": nothing, "execution": "external-dispatch", "expires_in": 0.001}
     agent = Agent(
         "a",
         model=ScriptedModel(ToolCall(tool), "meanwhile", "end"),

@@ -118,7 +118,7 @@ class World:
             model=FunctionModel(spend, name="dear"),
             prices=PriceTable({"dear": Price(input=10.0, output=10.0)}),
         )
-        background = Tool(name="background", run=hang_about, execution="same-invocation", deadline=0.01)
+        background = Tool(name="background", run=hang_about, execution="same-invocation", expires_in=0.01)
         await self.run(
             "waiting", model=ScriptedModel(ToolCall("background"), "wait", "done"), tools=[background], times=1
         )

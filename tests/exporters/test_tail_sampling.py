@@ -93,7 +93,7 @@ async def test_a_run_past_its_deadline_is_kept() -> None:
 
     with sampled(NOTHING_ELSE) as out:
         with pytest.raises(RunTimeout):
-            await within(agent(out.telemetry, hang, limits=Limits(deadline=SOON)).run("hi"))
+            await within(agent(out.telemetry, hang, limits=Limits(timeout=SOON)).run("hi"))
         assert out.names == FAST
 
 

@@ -191,7 +191,7 @@ def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
         "weather": {"max_days": 2, "needs_approval": True, "unit": "metric", "maxDays": "2", "enabled": "no"},
         "clock": {"zone": "UTC", "execution": "elsewhere"},
         "test_async": {"delay": -1, "async": 1, "enabled": False},
-        "test_external_async": {"serviceUrl": "ftp://x", "deadline": float("nan")},
+        "test_external_async": {"serviceUrl": "ftp://x", "expiresIn": float("nan")},
         "googleSearch": [],
     }
     assert problems({"tools": config}) == [
@@ -207,7 +207,7 @@ def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
         "config.tools.test_async.async: input should be a valid boolean",
         "config.tools.test_async.delay: input should be greater than or equal to 0",
         "config.tools.test_external_async.serviceUrl: string should match pattern '^https?://'",
-        "config.tools.test_external_async.deadline: input should be a finite number",
+        "config.tools.test_external_async.expiresIn: input should be a finite number",
         "config.tools.googleSearch must be an object: {} enables the tool with its defaults",
     ]
 

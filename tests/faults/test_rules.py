@@ -70,7 +70,7 @@ class Work:
             tools=[Tool(name="work", run=self.run_tool, idempotent=True)] if operation == "tool" else [],
             providers=[self] if operation == "discovery" else [],
             reliability=reliability,
-            limits=Limits(deadline=deadline),
+            limits=Limits(timeout=deadline),
         )
 
     async def do(self) -> None:

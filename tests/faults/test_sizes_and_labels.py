@@ -205,7 +205,7 @@ async def test_a_deadline_says_so_on_every_span(telemetry: Captured) -> None:
         await outlast()
 
     model = ScriptedModel(ToolCall("hang"), "x")
-    agent = Agent("a", model=model, tools=[Tool(name="hang", run=hang)], limits=Limits(deadline=SOON))
+    agent = Agent("a", model=model, tools=[Tool(name="hang", run=hang)], limits=Limits(timeout=SOON))
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
     for name in ("execute_tool", "invoke_agent"):

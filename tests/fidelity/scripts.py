@@ -246,7 +246,7 @@ async def enqueue(arguments: dict[str, Any], ctx: object) -> None:
 
 ASYNCHRONOUS: Final[dict[str, dict[str, Any]]] = {
     "background": {"execution": "same-invocation"},
-    "expires": {"execution": "same-invocation", "deadline": TIMEOUT},
+    "expires": {"execution": "same-invocation", "expires_in": TIMEOUT},
     "external": {"execution": "external-dispatch"},
     "waits": {"execution": "external-dispatch", "pending": "wait"},
 }
@@ -320,7 +320,7 @@ class Stage:
             max_discoveries=2,
             max_tool_tokens=400,
             max_tool_calls=self.script.most_calls,
-            deadline=DEADLINE if self.script.ending == "deadline" else None,
+            timeout=DEADLINE if self.script.ending == "deadline" else None,
             model_timeout=TIMEOUT if self.script.answer == "hangs" else None,
         )
         model = Playing(self.script)

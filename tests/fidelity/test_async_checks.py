@@ -28,7 +28,7 @@ async def nothing(arguments: Any, ctx: object) -> None:
 async def one_of_each() -> Captured:
     """Return the telemetry of a call that expired, and whose result came late."""
     tools = [
-        Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait", deadline=0.001),
+        Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait", expires_in=0.001),
         Tool(name="asked", run=nothing, needs_approval=True),
     ]
     agent = Agent("a", model=ScriptedModel([ToolCall("owed"), ToolCall("asked")], "end"), tools=tools)

@@ -91,7 +91,7 @@ class Stage:
         return [
             Tool(name="job", **external),
             Tool(name="owed", pending="wait", **external),
-            Tool(name="expires", pending="wait", deadline=0.001, **external),
+            Tool(name="expires", pending="wait", expires_in=0.001, **external),
             Tool(name="pays", run=run, needs_approval=True),
             Tool(name="quick", run=run),
             Tool(name="stops", run=stop, idempotent=True),

@@ -287,7 +287,7 @@ async def test_a_run_whose_time_is_over_asks_no_further_model(
     second = ScriptedModel("hi", name="second")
     model = FallbackModel(FunctionModel(keep_busy, name="first"), second)
     other = Rule(when=lambda s: s.error is not None, then=retry_other(), kind="next")
-    limits = Limits(deadline=SOON, model_timeout=SOON)
+    limits = Limits(timeout=SOON, model_timeout=SOON)
     agent = Agent("a", model=model, limits=limits, reliability=Reliability([other]) if has_rules else None)
     with pytest.raises((ModelError, RunTimeout)):
         await within(agent.run("go"))
@@ -350,7 +350,7 @@ async def test_a_stream_that_was_left_behind_with_its_run_says_nothing(telemetry
     """The end of the run is the last that is told."""
     model = Late("first")
     with pytest.raises(RunTimeout):
-        await within(read(Agent("a", model=model, limits=Limits(deadline=SOON))))
+        await within(read(Agent("a", model=model, limits=Limits(timeout=SOON))))
     model.release.set()
     await within(model.ended.wait())
     await anyio.wait_all_tasks_blocked()

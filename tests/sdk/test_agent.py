@@ -234,7 +234,7 @@ async def test_context_reaches_providers_and_tools() -> None:
     result = await within(agent.run("x", identity=who, signal=signal, deps={"db": 1}))
     [ctx] = seen
     assert (ctx.run_id, ctx.iteration, ctx.tool_call_id) == (result.run_id, 1, "c1")
-    assert (ctx.identity, ctx.signal, ctx.deps, ctx.deadline) == (who, signal, {"db": 1}, None)
+    assert (ctx.identity, ctx.signal, ctx.deps, ctx.expires_at) == (who, signal, {"db": 1}, None)
     assert [(each.iteration, each.identity, each.signal) for each in asked] == [(1, who, signal), (2, who, signal)]
 
 

@@ -133,7 +133,7 @@ async def test_what_decides_about_a_call_and_hangs_is_seen(telemetry: Captured, 
 
     for options in ({"tools": [asking(hangs), look]}, {"tools": [asking(False), look], "policy": policy}):
         with pytest.raises(RunTimeout):
-            await within(shop(calls, **options, limits=Limits(deadline=SOON)).run("x"))
+            await within(shop(calls, **options, limits=Limits(timeout=SOON)).run("x"))
     assert [ending(span) for span in telemetry.find("execute_tool pay")] == [TIMEOUT, TIMEOUT]
 
 
@@ -151,7 +151,7 @@ async def test_a_predicate_that_cannot_be_stopped_runs_nothing_when_the_run_is_o
         return False
 
     with capture(), pytest.raises(RunTimeout):
-        await within(shop(PAY, tools=[asking(stubborn)], limits=Limits(deadline=SOON)).run("x"))
+        await within(shop(PAY, tools=[asking(stubborn)], limits=Limits(timeout=SOON)).run("x"))
     release.set()
     await within(left.wait())
     for _ in range(10):
@@ -174,7 +174,7 @@ async def test_a_claim_that_cannot_be_stopped_runs_nothing_when_the_run_is_over(
             return True
 
     waits = await within(shop(REFUND).run("x"))
-    later = shop(limits=Limits(deadline=SOON))
+    later = shop(limits=Limits(timeout=SOON))
     with pytest.raises(RunTimeout):
         await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True), claims=Slow()))
     release.set()

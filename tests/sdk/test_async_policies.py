@@ -250,7 +250,7 @@ async def test_a_policy_that_waits_ends_with_the_run(telemetry: Captured, by: st
             stopped += 1
         return "allow"
 
-    asked = agent(policy, ToolCall("t0"), count=count, limits=Limits(deadline=SOON if by == "deadline" else None))
+    asked = agent(policy, ToolCall("t0"), count=count, limits=Limits(timeout=SOON if by == "deadline" else None))
     with anyio.fail_after(60):
         if by == "scope":
             with scope:

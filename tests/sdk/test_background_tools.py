@@ -239,7 +239,7 @@ async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(tele
         return "ok"
 
     model = ScriptedModel(ToolCall("slow"), waits_long, ToolCall("other"), "done")
-    agent = Agent("a", model=model, tools=[slow(run, deadline=SOON), other])
+    agent = Agent("a", model=model, tools=[slow(run, expires_in=SOON), other])
     agent.on("async_tool.late", lambda event: late.set())
     result = await within(agent.run("x"))
     assert [answer["status"] for answer in answers(result)] == ["expired"]
@@ -261,7 +261,7 @@ async def test_a_result_right_after_the_deadline_is_late(telemetry: Captured) ->
         return "late"
 
     model = ScriptedModel(ToolCall("slow"), waits_long, "done")
-    result = await within(Agent("a", model=model, tools=[slow(run, deadline=SOON)]).run("x"))
+    result = await within(Agent("a", model=model, tools=[slow(run, expires_in=SOON)]).run("x"))
     assert [answer["status"] for answer in answers(result)] == ["expired"]
     assert [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)] == [
         AsyncToolExpired,
@@ -358,7 +358,7 @@ async def test_calls_end_with_their_run(ending: str) -> None:
             raise OSError("down")
         return ToolCall("slow") if request.tools and request.messages[-1].role == "user" else "answer"
 
-    limits = Limits(deadline=SOON if ending == "deadline" else None)
+    limits = Limits(timeout=SOON if ending == "deadline" else None)
     with capture() as telemetry:
         agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=limits, telemetry=telemetry)
         with pytest.raises((RunCancelled, RunTimeout, Exception)):
@@ -463,7 +463,7 @@ async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> Non
     [
         ({"execution": "elsewhere"}, "unknown execution"),
         ({"pending": "wait"}, "pending='wait' needs execution='external-dispatch'"),
-        ({"deadline": 1.0}, "deadline needs execution"),
+        ({"expires_in": 1.0}, "expires_in needs execution"),
         ({"heartbeat": 1.0, "execution": "external-dispatch"}, "heartbeat needs execution='same-invocation'"),
         ({"serial": True, "execution": "same-invocation"}, "a serial tool cannot run in the background"),
     ],
@@ -523,7 +523,7 @@ async def test_generated_runs() -> None:
 
     for _ in range(int(os.environ.get("PELLUCID_GENERATED_RUNS", "80")) // 20):
         with capture() as telemetry:
-            agent = Agent("a", model=FunctionModel(generated.answer), tools=[slow(generated.slow, deadline=0.03)])
+            agent = Agent("a", model=FunctionModel(generated.answer), tools=[slow(generated.slow, expires_in=0.03)])
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
                     tasks.start_soon(one, agent, telemetry)

@@ -112,7 +112,7 @@ def test_limits_that_allow_nothing_are_refused(name: str) -> None:
         Limits(**{name: 0})
 
 
-@pytest.mark.parametrize("name", ["max_tool_calls", "deadline", "discovery_timeout", "model_timeout", "tool_timeout"])
+@pytest.mark.parametrize("name", ["max_tool_calls", "timeout", "discovery_timeout", "model_timeout", "tool_timeout"])
 def test_negative_limits_are_refused(name: str) -> None:
     """None is no bound, 0 is one, less makes no sense."""
     values: list[Any] = [None, 0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -179,7 +180,7 @@ async def test_a_cancelled_scope_ends_the_run_at_every_phase(
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_a_deadline_ends_the_run_at_every_phase(telemetry: Captured, phase: str, *, shielded: bool) -> None:
     """It is a timeout, not a cancellation: an error, for the run and for the phase that was under way."""
-    stuck = Stuck(phase, shielded=shielded, limits=Limits(deadline=SOON))
+    stuck = Stuck(phase, shielded=shielded, limits=Limits(timeout=SOON))
     try:
         with pytest.raises(RunTimeout, match=r"run of agent 'a' did not finish within its deadline of 20 s"):
             await within(stuck.agent.run("x"))
@@ -207,7 +208,7 @@ async def test_a_cancelled_task_ends_the_run_at_every_phase(telemetry: Captured,
 
 async def test_what_was_left_behind_does_no_harm_when_it_returns(telemetry: Captured) -> None:
     """A tool that comes back after its run is over changes no telemetry and disturbs nobody."""
-    stuck = Stuck("tool", shielded=True, limits=Limits(deadline=SOON))
+    stuck = Stuck("tool", shielded=True, limits=Limits(timeout=SOON))
     with pytest.raises(RunTimeout):
         await within(stuck.agent.run("x"))
     before = (list(telemetry.spans), list(telemetry.events), list(telemetry.logs))
@@ -243,7 +244,7 @@ class Stopping:
             model=FunctionModel(lambda request: self.reach("model", ToolCall("work"))),
             tools=[Tool(name="work", run=self.work)],
             providers=[self],
-            limits=Limits(deadline=None if token is not None else 0.1),
+            limits=Limits(timeout=None if token is not None else 0.1),
         )
 
     def reach(self, part: str, value: Any) -> Any:
@@ -252,13 +253,13 @@ class Stopping:
         if part == self.part and self.token is not None:
             self.token.cancel("enough")
         elif part == self.part:
-            while anyio.current_time() < self.deadline:
+            while datetime.now(UTC) < self.end:
                 pass
         return value
 
     def list_tools(self, ctx: DiscoveryContext) -> Any:
         """Be the provider."""
-        self.deadline = ctx.deadline or 0.0
+        self.end = (ctx.expires_at or datetime.now(UTC)) + timedelta(milliseconds=1)  # also on the loop's clock
         return self.reach("provider", [])
 
     async def work(self, arguments: Any, ctx: ToolContext) -> Any:
@@ -376,7 +377,7 @@ async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(teleme
         return "never"
 
     agent = Agent(
-        "a", model=ScriptedModel(ToolCall("t")), tools=[Tool(name="t", run=careful)], limits=Limits(deadline=SOON)
+        "a", model=ScriptedModel(ToolCall("t")), tools=[Tool(name="t", run=careful)], limits=Limits(timeout=SOON)
     )
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
@@ -415,7 +416,7 @@ async def test_a_run_that_never_waits_can_be_cancelled() -> None:
 
     model = FunctionModel(lambda request: ToolCall("work"))
     agent = Agent(
-        "a", model=model, tools=[Tool(name="work", run=work)], limits=Limits(max_iterations=10**9, deadline=0.1)
+        "a", model=model, tools=[Tool(name="work", run=work)], limits=Limits(max_iterations=10**9, timeout=0.1)
     )
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
@@ -439,7 +440,7 @@ async def test_a_run_that_is_stopped_says_so_whatever_fails_then(telemetry: Capt
             finally:
                 raise ConnectionError("away")
 
-    limits = Limits(deadline=SOON if by == "deadline" else None)
+    limits = Limits(timeout=SOON if by == "deadline" else None)
     agent = Agent("a", model=ScriptedModel("x"), providers=[Hub()], limits=limits)
     with pytest.raises(RunCancelled if by == "token" else RunTimeout):
         await within(agent.run("x", signal=token))

@@ -56,7 +56,7 @@ def test_a_record_has_what_a_run_depends_on() -> None:
         needs_approval=lambda arguments, ctx: True,
         execution="external-dispatch",
         pending="wait",
-        deadline=9.0,
+        expires_in=9.0,
         source=Hub("git"),
         mode="mcp",
         attributes={"place": "here", "api_key": "hidden"},

@@ -179,7 +179,7 @@ async def test_no_nested_run_is_open_after_the_outer_one(telemetry: Captured, ho
     for name, inner in (("b", "c"), ("a", "b")):
         model = ScriptedModel(ToolCall(inner, {"input": "x"}))
         agent = Agent(name, model=model, tools=[agent.as_tool()], description="d")
-    limits = Limits(deadline=SOON if how == "deadline" else None)
+    limits = Limits(timeout=SOON if how == "deadline" else None)
     outer = Agent("outer", model=ScriptedModel(ToolCall("a", {"input": "x"})), tools=[agent.as_tool()], limits=limits)
     with pytest.raises(RunTimeout if how == "deadline" else RunCancelled):
         await within(outer.run("x", signal=token))

@@ -402,6 +402,6 @@ async def test_a_cancelled_run_leaves_the_fetch_to_the_others(telemetry: Capture
 async def test_a_run_s_deadline_does_not_wait_for_the_hub(telemetry: Captured) -> None:
     """It ends the discovery as a timeout."""
     with pytest.raises(TimeoutError):
-        await within(agent_of(Answering(outlast), limits=Limits(deadline=SOON)).run("x"))
+        await within(agent_of(Answering(outlast), limits=Limits(timeout=SOON)).run("x"))
     assert ending(telemetry.span("discover_tools")) == TIMEOUT
     check_telemetry(telemetry)

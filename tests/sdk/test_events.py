@@ -266,7 +266,7 @@ async def asynchronously(telemetry: Captured) -> None:
         return "ok"
 
     tools = [
-        Tool(name="stubborn", run=stubborn, execution="same-invocation", deadline=SOON),
+        Tool(name="stubborn", run=stubborn, execution="same-invocation", expires_in=SOON),
         Tool(name="wait", run=wait),
     ]
     agent = Agent("e", model=ScriptedModel(ToolCall("stubborn"), waits_long, ToolCall("wait"), "y"), tools=tools)

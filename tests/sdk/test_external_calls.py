@@ -7,6 +7,7 @@ import math
 import random
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -104,7 +105,7 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
     """The results enter the conversation when all are there; passes, calls and waits are one trace."""
     queue = Queue()
     model = ScriptedModel(JOBS, "I wait.", "sum")
-    agent = Agent("a", model=model, tools=[queue.tool(deadline=60.0)])
+    agent = Agent("a", model=model, tools=[queue.tool(expires_in=60.0)])
     paused = await within(agent.run("go"))
     assert (paused.status, paused.stop_reason) == ("awaiting_tools", "awaiting_tools")
     assert not paused.output
@@ -113,7 +114,8 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
     job, request = queue.jobs[0], requests[queue.jobs[0].result_id]
     assert job.complete_path == f"/async-tools/{job.result_id}/complete"
     assert (job.complete_url, job.token) == (None, None)
-    assert job.deadline == request.deadline == request.dispatched_at + 60.0
+    assert request.expires_at == request.dispatched_at + 60.0
+    assert job.expires_at == datetime.fromtimestamp(request.expires_at, UTC)
     assert job.headers["traceparent"].split("-")[1] == paused.trace_id
     half = await within(agent.resume(stored(paused), results=[queue.result(1, {"sum": 3})]))
     assert (half.status, len(half.external), len(model.requests)) == ("awaiting_tools", 1, 2)
@@ -225,13 +227,13 @@ async def test_approvals_and_external_calls_are_one_group(telemetry: Captured, f
 async def test_a_call_past_its_deadline_expires_and_its_result_is_late(telemetry: Captured) -> None:
     """The model reads that it expired; the late result is an event."""
     queue = Queue()
-    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(deadline=1e-9)])
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(expires_in=1e-9)])
     paused = await within(agent.run("go"))
     result = await within(agent.resume(stored(paused), results=[queue.result(0)]))
     assert answers(result)[0]["status"] == "expired"
     kinds = [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)]
     assert kinds == [AsyncToolExpired, AsyncToolLate]
-    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(deadline=1e-9)])
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(expires_in=1e-9)])
     again = await within(agent.resume(stored(await within(agent.run("go")))))
     assert (again.status, answers(again)[0]["status"]) == ("completed", "expired")
 
@@ -277,7 +279,7 @@ async def test_the_result_of_a_stopped_call_is_late(telemetry: Captured) -> None
 async def test_a_wait_ends_when_its_result_was_there(telemetry: Captured) -> None:
     """Not when the run resumes: the application says when, and a call expires at its deadline."""
     queue = Queue()
-    agent = Agent("a", model=ScriptedModel(JOBS, "wait", "done"), tools=[queue.tool(deadline=1e-9)])
+    agent = Agent("a", model=ScriptedModel(JOBS, "wait", "done"), tools=[queue.tool(expires_in=1e-9)])
     paused = await within(agent.run("go"))
     first, second = paused.external
     given = ExternalResult(result_id=first.result_id, output=1, settled_at=first.dispatched_at - 3600)
@@ -287,8 +289,8 @@ async def test_a_wait_ends_when_its_result_was_there(telemetry: Captured) -> Non
     await within(agent.resume(checkpoint, results=[given]))
     ends = {attributes(span)["gen_ai.tool.call.id"]: span.end_time for span in telemetry.find("await_tool")}
     assert ends[first.tool_call_id] == int(first.dispatched_at * 1e9)  # no wait is negative, whatever the clocks say
-    assert second.deadline is not None
-    assert ends[second.tool_call_id] == pytest.approx(int(second.deadline * 1e9), abs=1000)
+    assert second.expires_at is not None
+    assert ends[second.tool_call_id] == pytest.approx(int(second.expires_at * 1e9), abs=1000)
 
 
 async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
@@ -515,7 +517,7 @@ async def test_calls_of_a_run_that_cannot_pause_are_cancelled(telemetry: Capture
     approved = Tool(name="pay", run=never, needs_approval=True)
     calls = [ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")]
     calls += [ToolCall("never", {}, "c3")] if obstacle == "deadline" else []
-    limits = Limits(deadline=2.0 if obstacle == "deadline" else None)
+    limits = Limits(timeout=2.0 if obstacle == "deadline" else None)
     agent = Agent("a", model=ScriptedModel(calls), tools=[*tools, approved], limits=limits)
     history = [Message("user", "x"), Message("assistant", [ToolCall("q", {"x": object()}, "q1")])]
     history.append(Message("tool", [ToolResult("q1", "x")]))

@@ -47,7 +47,7 @@ async def test_a_history_of_something_else_is_refused(way: str, history: Any, sa
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lambda: Limits(deadline=math.nan), ("Limits", "deadline")),
+        (lambda: Limits(timeout=math.nan), ("Limits", "timeout")),
         (lambda: Limits(tool_timeout="5"), ("Limits", "tool_timeout")),  # type: ignore[arg-type]  # what is refused
         (lambda: Limits(max_iterations=2.5), ("Limits", "max_iterations")),  # type: ignore[arg-type]  # what is refused
         (lambda: Limits(max_tool_calls=True), ("Limits", "max_tool_calls")),
@@ -72,7 +72,7 @@ def test_a_value_of_the_wrong_type_is_refused(make: Callable[[], object], names:
 
 async def test_values_at_the_edge_are_taken() -> None:
     """No bound, an infinite one, whole seconds, and a history that is a tuple or an iterator."""
-    Limits(deadline=math.inf, tool_timeout=None, model_timeout=5, max_tool_calls=0, max_discoveries=0)
+    Limits(timeout=math.inf, tool_timeout=None, model_timeout=5, max_tool_calls=0, max_discoveries=0)
     Decision("x", approved=False, arguments={}, decided_by="ann")
     agent = Agent("a", model=ScriptedModel("hi", "hi"))
     for history in ((Message("user", "a"),), iter([Message("user", "a")])):

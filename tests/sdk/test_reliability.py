@@ -216,7 +216,7 @@ async def test_a_wait_is_not_begun_that_the_deadline_would_end(telemetry: Captur
     """The run fails with what went wrong, not with a deadline that it sat through."""
     rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=7200.0), kind="x")
     model = ScriptedModel(down(retry_after=3600.0))
-    agent = Agent("a", model=model, limits=Limits(deadline=60.0), reliability=Reliability([rule]))
+    agent = Agent("a", model=model, limits=Limits(timeout=60.0), reliability=Reliability([rule]))
     with pytest.raises(ModelError, match="down"):
         await within(agent.run("go"))
 
@@ -596,7 +596,7 @@ async def test_only_what_is_done_is_told(telemetry: Captured) -> None:
     canned = Rule(when=lambda s: s.error is not None, then=fallback(last_known_catalog), kind="x")
     for rule, model, limits in (
         (too_long, ScriptedModel(down(retry_after=60.0)), Limits()),
-        (too_long, ScriptedModel(down(retry_after=9.0)), Limits(deadline=5.0)),
+        (too_long, ScriptedModel(down(retry_after=9.0)), Limits(timeout=5.0)),
         (other, ScriptedModel(down()), Limits()),
     ):
         with pytest.raises(ModelError, match="down"):

@@ -382,7 +382,7 @@ async def test_a_token_ends_a_stream(telemetry: Captured) -> None:
 
 async def test_a_deadline_ends_a_stream(telemetry: Captured) -> None:
     """The reader gets `RunTimeout`."""
-    agent = Agent("a", model=Endless(), limits=Limits(deadline=0.05))
+    agent = Agent("a", model=Endless(), limits=Limits(timeout=0.05))
     with pytest.raises(RunTimeout):
         await hear(agent.stream("x"), lambda event: None)
     assert ending(telemetry.span("invoke_agent"))[0] == "timeout"

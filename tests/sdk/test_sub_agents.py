@@ -34,6 +34,7 @@ from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, resu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from pellucid import ModelRequest
     from pellucid_exporters.testing import Captured
@@ -228,15 +229,15 @@ async def test_cancelling_the_caller_cancels_it(telemetry: Captured, how: str) -
 
 async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> None:
     """What is under way in both ends as a timeout; tools of the nested run know of the deadline."""
-    seen: list[float | None] = []
+    seen: list[datetime | None] = []
 
     @tool
     async def wait(ctx: ToolContext) -> str:
         """Wait."""
-        seen.append(ctx.deadline)
+        seen.append(ctx.expires_at)
         await outlast()
 
-    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(deadline=SOON))
+    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(timeout=SOON))
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
     stopped = ("invoke_agent outer", "execute_tool helper", "invoke_agent helper", "execute_tool wait")
@@ -247,7 +248,7 @@ async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> N
 
 async def test_its_own_deadline_is_a_tool_error(telemetry: Captured) -> None:
     """The nested run times out, and the calling model is told."""
-    slow = Agent("helper", model=FunctionModel(hang), description="d", limits=Limits(deadline=0.01)).as_tool()
+    slow = Agent("helper", model=FunctionModel(hang), description="d", limits=Limits(timeout=0.01)).as_tool()
     result = await within(outer(ASK, "done", tools=[slow]).run("x"))
     assert "did not finish within its deadline of 0.01 s" in str(results(result)[0].response)
     assert ending(telemetry.span("execute_tool helper")) == TIMEOUT

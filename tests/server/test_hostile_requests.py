@@ -41,7 +41,7 @@ def waiting(scene: Scene) -> Agent[Any, Any]:
     def answer(request: Any) -> Any:
         return ToolCall("job") if len(request.messages) == 1 else "I am waiting."
 
-    return Agent("a", model=FunctionModel(answer), tools=[scene.job(deadline=60)])
+    return Agent("a", model=FunctionModel(answer), tools=[scene.job(expires_in=60)])
 
 
 @pytest.mark.parametrize("header", ["Last-Event-ID", "after"])

@@ -64,7 +64,7 @@ def serving(scene: Scene) -> Iterator[Served]:
     ready = threading.Event()
 
     async def main() -> None:
-        agent = Agent("a", model=FunctionModel(answer), tools=[scene.job(deadline=600)])
+        agent = Agent("a", model=FunctionModel(answer), tools=[scene.job(expires_in=600)])
         async with scene.serve(agent, authenticate=bearer(SECRET), heartbeat=0.05, patience=600):
             server.append(uvicorn.Server(uvicorn.Config(scene.app, port=0, log_level="error", lifespan="off")))
             async with anyio.create_task_group() as tasks:

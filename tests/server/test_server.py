@@ -84,7 +84,7 @@ async def test_tokens_are_checked_before_anything_else(scene: Scene) -> None:
         call = await scene.runs.call(first.result_id)
         assert call is not None
         run_id = call.run_id
-        expired = CallTokens(KEY, grace=0.0).issue(first.result_id, run_id, deadline=1.0)
+        expired = CallTokens(KEY, grace=0.0).issue(first.result_id, run_id, expires_at=1.0)
         foreign_key = CallTokens("x" * 32).issue(first.result_id, run_id)
         cut, longer = first.token[:-2], f"{first.token}x"
         for token in ("none", cut, longer, expired, foreign_key, "pct1..", "pct1.é.é", "x" * 9999):
@@ -137,7 +137,7 @@ async def test_bodies_that_do_not_fit_are_refused(scene: Scene, body: bytes, pat
 
 async def test_a_worker_shows_that_it_is_alive(scene: Scene) -> None:
     """Heartbeats move the deadline, progress is shown, and a call that it gives up is cancelled."""
-    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "gave up"), tools=[scene.job(deadline=60)])
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "gave up"), tools=[scene.job(expires_in=60)])
     async with scene.serve(agent):
         answer = await scene.http.post("/runs", json={"input": "Hi"})
         (job,) = scene.jobs

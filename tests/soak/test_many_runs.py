@@ -170,7 +170,7 @@ class Soak:
         self.refetched = DiscoveryProvider(Hub(self._tools), id="refetched", ttl=0.0)
         self.down = DiscoveryProvider(Hub((), fails=True), id="down")
         self.agents = {name: self._agent(Model("m", calls=name), providers=[self.cached]) for name in (*runs, "odd")}
-        self.agents["hurried"] = self._agent(Model("m", calls="hang"), limits=Limits(deadline=0.001))
+        self.agents["hurried"] = self._agent(Model("m", calls="hang"), limits=Limits(timeout=0.001))
         self.agents["broken"] = self._agent(Model("m", fails=True))
         self.agents["plain"] = self._agent(Model("m"))
         self.agents["down"] = self._agent(Model("m"), providers=[self.down])

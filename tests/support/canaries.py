@@ -320,7 +320,7 @@ async def _timeouts(telemetry: Pipeline | None) -> None:
     await Agent("slow", model=model, tools=tools, telemetry=telemetry).run("x")
     model = ScriptedModel(ToolCall("hang", {}), "done")
     tools = [Tool(name="hang", run=hang)]
-    await _attempt(Agent("slow", model=model, tools=tools, limits=Limits(deadline=0.02), telemetry=telemetry))
+    await _attempt(Agent("slow", model=model, tools=tools, limits=Limits(timeout=0.02), telemetry=telemetry))
 
 
 PLACES = frozenset(re.findall(r'canary\("([a-z-]+)"\)', Path(__file__).read_text()))

@@ -191,7 +191,7 @@ class Durable:
     """A server and a worker of durable runs: some results come, some come twice or late, and of one run none."""
 
     def __init__(self, telemetry: Telemetry, store: RunStore, queue: NATSQueue | None = None) -> None:
-        owed = Tool(name="survey", run=survey, execution="external-dispatch", pending="wait", deadline=3600)
+        owed = Tool(name="survey", run=survey, execution="external-dispatch", pending="wait", expires_in=3600)
         self.agent = Agent("durable", model=FunctionModel(answer), tools=[owed, refund], telemetry=telemetry)
         callbacks = Callbacks([b"k" * 32], allow=["https://app.example.org/"])
         self.runs = DurableRuns(store, [self.agent], telemetry=telemetry, queue=queue, callbacks=callbacks)

@@ -136,7 +136,7 @@ support = Agent[Deps](
     skills=[Skill("refunds", "How to refund.", "Look up the order first.", tools=[refund])],
     policy=policy,
     reliability=rules,
-    limits=Limits(deadline=3),
+    limits=Limits(timeout=3),
     settings={"temperature": 0.1},
     prices=PriceTable({"mine:own": Price(input=1, output=2)}),
     telemetry=TelemetryOptions(capture=CapturePolicy("full"), listeners=[("*", print)]),

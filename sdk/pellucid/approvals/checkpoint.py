@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
@@ -17,14 +16,11 @@ from pydantic_core import ValidationError, to_json
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
-from pellucid.approvals.external import MAX_TIME, EndedCall, ExternalRequest, ExternalResult
+from pellucid.approvals.external import MAX_TIME, STORED_KEYS, EndedCall, ExternalRequest, ExternalResult
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
 from pellucid.types import JSONObject
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 VERSION: Final = 2
 """Version of the format; raise it when an older release must not resume a checkpoint of this one. Version 1 is the same
@@ -107,7 +103,8 @@ class Checkpoint:
         """Return what is not empty, for a step of a journal; values are not independent of the run, see `to_text`."""
         state = {name: value for name in self.__slots__ if (value := getattr(self, name)) or name in _REQUIRED}
         usage = {name: value for name in self.usage.__slots__ if (value := getattr(self.usage, name)) not in (None, {})}
-        return {"version": VERSION, **state, "usage": usage}
+        external = [_plain(request) for request in self.external]
+        return {"version": VERSION, **state, "usage": usage, **({"external": external} if external else {})}
 
     @classmethod
     def from_dict(cls, data: object, *, is_partial: bool = False) -> Checkpoint:
@@ -120,6 +117,8 @@ class Checkpoint:
         Raises:
             CheckpointError: the data is not a checkpoint, is damaged, or has another version.
         """
+        from pellucid.approvals.stored import validated
+
         if not isinstance(data, Mapping) or "version" not in data:
             raise CheckpointError("not a checkpoint; pass the `checkpoint` of a paused run's RunResult to resume()")
         if data["version"] not in (VERSION - 1, VERSION):
@@ -128,7 +127,7 @@ class Checkpoint:
                 f"{VERSION}"
             )
         try:
-            checkpoint: Checkpoint = _adapter().validate_python({**data})
+            checkpoint: Checkpoint = validated(Checkpoint, data)
             fault = checkpoint._fault() if not is_partial else None
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
@@ -167,7 +166,7 @@ class Checkpoint:
             _ = request.content_parts
             if request.result is not None and request.result.result_id != request.result_id:
                 return f"the result of external call {request.result_id!r} has another id"
-            if not all(0 <= time < MAX_TIME for time in (request.dispatched_at, request.deadline or 0)):
+            if not all(0 <= time < MAX_TIME for time in (request.dispatched_at, request.expires_at or 0)):
                 return f"a time of external call {request.result_id!r} is out of range"
         return None
 
@@ -309,12 +308,6 @@ def to_text(value: object) -> str:
 def _plain(value: object) -> JSONObject:
     """Return a dataclass of the checkpoint as a JSON object, for `json.dumps`."""
     if isinstance(value, Identity | Usage | ApprovalRequest | ExternalRequest | ExternalResult | EndedCall):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
+        keys = STORED_KEYS if isinstance(value, ExternalRequest) else {}
+        return {keys.get(item.name, item.name): getattr(value, item.name) for item in fields(value)}
     raise TypeError(f"an object of type {type(value).__name__}")
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Checkpoint)

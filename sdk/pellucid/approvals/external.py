@@ -10,10 +10,14 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Part, load_part
+from pellucid.module_names import renamed
 from pellucid.types import JSONObject, JSONValue
 
 MAX_TIME: Final = 1e11
 """Maximum number of seconds since the epoch, which also rules out infinity and NaN."""
+
+STORED_KEYS: Final = {"expires_at": "deadline"}
+"""Names that fields of `ExternalRequest` have in checkpoints and journals, where they differ."""
 
 _NONE: Final[Mapping[str, EndedCall]] = {}
 
@@ -84,6 +88,7 @@ class ExternalResult:
         return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+@renamed(deadline="expires_at")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalRequest:
     """A call that waits for a result from outside.
@@ -94,7 +99,7 @@ class ExternalRequest:
         tool_call_id: Id of the tool call in the conversation.
         arguments: Arguments of the tool.
         dispatched_at: Time of the dispatch, in seconds since the epoch.
-        deadline: Time at which the call expires, in seconds since the epoch; None if it never does.
+        expires_at: Time at which the call expires, in seconds since the epoch; None if it never does.
         takes_place: Whether the result takes the place of the call's result (`pending="wait"`); otherwise the model has
             read that the call is running, and gets the result later.
         trace: Context of the dispatching span, as W3C Trace Context headers.
@@ -107,7 +112,7 @@ class ExternalRequest:
     tool_call_id: str
     arguments: JSONObject
     dispatched_at: float
-    deadline: float | None = None
+    expires_at: float | None = None
     takes_place: bool = False
     trace: dict[str, str] = field(default_factory=dict)
     result: ExternalResult | None = None
@@ -124,7 +129,7 @@ class ExternalRequest:
 
     def expires(self, now: float) -> bool:
         """Return whether the call has expired, with the time in seconds since the epoch."""
-        return self.result is None and self.deadline is not None and now >= self.deadline
+        return self.result is None and self.expires_at is not None and now >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +190,10 @@ def settle_results(
 
 def _expired(request: ExternalRequest, now: float) -> ExternalResult | None:
     """Return the result of a call that has expired."""
-    if request.deadline is None or not request.expires(now):
+    if request.expires_at is None or not request.expires(now):
         return None
-    error = expired_text(request.deadline - request.dispatched_at)
-    return ExternalResult(result_id=request.result_id, status="expired", error=error, settled_at=request.deadline)
+    error = expired_text(request.expires_at - request.dispatched_at)
+    return ExternalResult(result_id=request.result_id, status="expired", error=error, settled_at=request.expires_at)
 
 
 def expired_text(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from pellucid.module_names import renamed
 from pellucid.types import JSONValue
 
 RunStatus: TypeAlias = Literal["queued", "due", "running", "waiting", "completed", "failed", "cancelled"]
@@ -136,6 +137,7 @@ class NewCall:
     trace: JSONValue = None
 
 
+@renamed(deadline="expires_at")
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """A registered call.
@@ -152,7 +154,7 @@ class CallRecord:
         request: What the call is about.
         payload: Data with which it was settled; None before.
         digest: Digest of status and payload, by which a second settlement is compared.
-        deadline: Time at which it expires; None for never.
+        expires_at: Time at which it expires; None for never.
         heartbeat_at: Time of the latest heartbeat or progress.
         progress: Latest value given to `progress`.
         created_at: Time of its registration.
@@ -173,7 +175,7 @@ class CallRecord:
     request: JSONValue
     payload: JSONValue
     digest: str | None
-    deadline: float | None
+    expires_at: float | None
     heartbeat_at: float | None
     progress: JSONValue
     created_at: float

@@ -128,7 +128,7 @@ def call_record(row: Row) -> CallRecord:
         request=load(row["request"]),
         payload=load(row["payload"]),
         digest=row["digest"],
-        deadline=row["deadline"],
+        expires_at=row["deadline"],
         heartbeat_at=row["heartbeat_at"],
         progress=load(row["progress"]),
         created_at=row["created_at"],

@@ -107,7 +107,7 @@ def _authorized(state: Checkpoint, calls: Mapping[str, CallRecord]) -> Checkpoin
         state,
         id=uuid.uuid4().hex,
         approvals=[replace(item, expires_at=_expiry(item, calls.get(item.approval_id))) for item in state.approvals],
-        external=[replace(item, deadline=None) for item in state.external],
+        external=[replace(item, expires_at=None) for item in state.external],
         nested={key: _authorized(nested, calls).to_dict() for key, nested in state.nested_checkpoints.items()},
     )
 
@@ -121,8 +121,8 @@ def _expiry(request: ApprovalRequest, call: CallRecord | None) -> float | None:
 def _result(call: CallRecord) -> ExternalResult:
     status = cast("CallStatus", call.status)
     content = call.payload
-    if status == "expired" and content is None and call.deadline is not None:
-        content = expired_text(call.deadline - call.created_at)
+    if status == "expired" and content is None and call.expires_at is not None:
+        content = expired_text(call.expires_at - call.created_at)
     if status != "completed" and content is None:
         content = f"The call was {status}."
     return ExternalResult.of(call.id, status, content, call.settled_at)

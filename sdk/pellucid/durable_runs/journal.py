@@ -90,7 +90,7 @@ class StoreJournal:
 
     async def _registered(self, request: ExternalRequest, key: str, started: Mapping[str, Any]) -> CallRecord | None:
         """Register a call; return the one of this id that exists, or None if it is new."""
-        timeout = request.deadline - request.dispatched_at if request.deadline is not None else None
+        timeout = request.expires_at - request.dispatched_at if request.expires_at is not None else None
         call = NewCall(
             id=request.result_id,
             tool=request.tool_name,
@@ -130,7 +130,7 @@ class StoreJournal:
     def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
         """Return the address and the token with which another process returns a result; None without a server."""
         completion = self._completion
-        return completion.address(request.result_id, self._claim.run.id, request.deadline) if completion else None
+        return completion.address(request.result_id, self._claim.run.id, request.expires_at) if completion else None
 
     def update(self, lease: Lease) -> None:
         """Cancel the pass if the run was cancelled."""

@@ -217,4 +217,4 @@ def event_of(event: StoredEvent) -> RunEvent:
 def approval_of(call: CallRecord) -> ApprovalRequest:
     """Return the approval request that a call of kind `approval` was registered with."""
     request: Any = call.request
-    return ApprovalRequest(**{**request, "expires_at": call.deadline})
+    return ApprovalRequest(**{**request, "expires_at": call.expires_at})

@@ -70,7 +70,7 @@ def _call(call: CallRecord) -> dict[str, Any]:
         "toolCallId": call.tool_call_id,
         "status": call.status,
         "createdAt": call.created_at,
-        "deadline": call.deadline,
+        "deadline": call.expires_at,
         "heartbeatAt": call.heartbeat_at,
         "progress": call.progress,
     }

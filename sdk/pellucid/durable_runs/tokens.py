@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pellucid.errors import ConfigError
+from pellucid.module_names import renamed
 from pellucid.text import shown_url
 
 PREFIX: Final = "pct1"
@@ -46,8 +47,8 @@ class CallTokens:
     Args:
         *keys: Secrets of at least 32 bytes, as text or bytes. The first one signs; all are accepted. To rotate, put a
             new key first, and remove the old one when its tokens have expired.
-        lifetime: Seconds for which the token of a call without a deadline is valid.
-        grace: Seconds after the deadline of a call in which its holder still learns that the result is late.
+        lifetime: Seconds for which the token of a call that never expires is valid.
+        grace: Seconds after the expiry of a call in which its holder still learns that the result is late.
 
     Raises:
         ConfigError: there is no key, or one is too short.
@@ -63,10 +64,11 @@ class CallTokens:
         self._lifetime = lifetime
         self._grace = grace
 
-    def issue(self, result_id: str, run_id: str, deadline: float | None = None) -> str:
-        """Return the token of a call; `deadline` in seconds since the epoch."""
-        expires_at = int(deadline + self._grace if deadline is not None else time.time() + self._lifetime)
-        claims = _encoded(json.dumps([result_id, run_id, expires_at], separators=(",", ":")).encode())
+    @renamed(deadline="expires_at")
+    def issue(self, result_id: str, run_id: str, expires_at: float | None = None) -> str:
+        """Return the token of a call; `expires_at` is when the call expires, in seconds since the epoch."""
+        until = int(expires_at + self._grace if expires_at is not None else time.time() + self._lifetime)
+        claims = _encoded(json.dumps([result_id, run_id, until], separators=(",", ":")).encode())
         return f"{PREFIX}.{claims}.{_encoded(_signature(self._keys[0], claims))}"
 
     def check(self, token: str) -> CallGrant | None:
@@ -99,10 +101,11 @@ class Completion:
                 f"Completion(url={shown_url(self.url)!r}): give the address of the server, such as https://host/agents"
             )
 
-    def address(self, result_id: str, run_id: str, deadline: float | None) -> tuple[str, str]:
+    @renamed(deadline="expires_at")
+    def address(self, result_id: str, run_id: str, expires_at: float | None) -> tuple[str, str]:
         """Return the address that receives the result of a call, and the token of that call."""
         url = f"{self.url.rstrip('/')}/async-tools/{result_id}/complete"
-        return url, self.tokens.issue(result_id, run_id, deadline)
+        return url, self.tokens.issue(result_id, run_id, expires_at)
 
 
 def _signature(key: bytes, claims: str) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import anyio
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from pellucid.context import ExternalCall, ToolContext
 from pellucid.errors import ToolError
@@ -35,7 +36,7 @@ class DispatchedEchoOptions(ToolOptions):
         completion_base_url: Address before the completion path, where no server of Pellucid knows its own.
         completion_bearer_token: Token for completions, where no server of Pellucid gives each call one of its own.
         delay: Seconds that the service takes.
-        deadline: Seconds until the call expires; None if it never does.
+        expires_in: Seconds until the call expires; None if it never does.
         timeout: Seconds until the service must have accepted the work.
     """
 
@@ -43,8 +44,17 @@ class DispatchedEchoOptions(ToolOptions):
     completion_base_url: str | None = Field(default=None, pattern="^https?://")
     completion_bearer_token: SecretStr | None = None
     delay: float = Field(default=1.0, ge=0)
-    deadline: float | None = Field(default=None, gt=0)
+    expires_in: float | None = Field(default=None, gt=0)
     timeout: float = Field(default=10.0, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_deadline(cls, values: Any) -> Any:
+        """Accept the old name of `expiresIn`."""
+        if not isinstance(values, dict) or "deadline" not in values or "expiresIn" in values:
+            return values
+        warnings.warn("the option deadline is deprecated; use `expiresIn`", DeprecationWarning, stacklevel=2)
+        return {"expiresIn" if name == "deadline" else name: value for name, value in values.items()}
 
 
 def echo(options: EchoOptions) -> Tool:
@@ -69,7 +79,7 @@ def echo(options: EchoOptions) -> Tool:
 def dispatched_echo(options: DispatchedEchoOptions) -> Tool:
     """Return a tool whose work is done by a service outside."""
 
-    @tool(execution="external-dispatch", idempotent=True, deadline=options.deadline, timeout=options.timeout)
+    @tool(execution="external-dispatch", idempotent=True, expires_in=options.expires_in, timeout=options.timeout)
     def test_external_async(message: str, ctx: ToolContext) -> None:
         """Return a message, by way of a service outside.
 

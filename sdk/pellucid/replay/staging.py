@@ -47,7 +47,7 @@ def staged(setup: Setup, playback: Playback) -> Setup:
     """Return the configuration for the replay of one run, which leaves that of the agent as it is."""
     live = playback.session.live
     agents = {tool.name: tool for tool in setup.tools if isinstance(tool, AgentTool)}
-    limits = replace(setup.limits, deadline=None, approval_timeout=None, max_result_bytes=_UNLIMITED)
+    limits = replace(setup.limits, timeout=None, approval_timeout=None, max_result_bytes=_UNLIMITED)
     if not live:
         limits = replace(limits, discovery_timeout=None, model_timeout=None, tool_timeout=None)
     return replace(
@@ -118,7 +118,7 @@ class _StagedProvider(TapeProvider):
         setup, namespace = staged(agent.configured(), inner), inner.taped.namespace(ctx.idempotency_key)
         twin = agent_tool(lambda: Configuration(setup), agent.name, agent.description, None, namespace)
         try:
-            value = await _before(inner.ended, partial(twin.run, arguments, replace(ctx, deadline=None)))
+            value = await _before(inner.ended, partial(twin.run, arguments, replace(ctx, expires_at=None)))
         except Exception as error:
             raise error if span.outcome == semconv.COMPLETED else contents.tool_failure(span) from error
         if inner.ended.is_set():
@@ -159,7 +159,7 @@ class _StagedTools(_StagedProvider):
             needs_approval=tool.needs_approval,
             mode="inline",
             timeout=None,
-            deadline=None,
+            expires_in=None,
             heartbeat=None,
         )
 

@@ -42,7 +42,7 @@ def _context_of(run: Run) -> DiscoveryContext:
         active_skill_ids=active,
         identity=run.scope.identity,
         signal=run.caller.signal,
-        deadline=run.scope.deadline,
+        expires_at=run.scope.expires_at,
         notify=lambda notice: run.notices.update({notice: None}),
     )
 

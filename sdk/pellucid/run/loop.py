@@ -46,12 +46,15 @@ async def execute(run: Run) -> RunResult[Any]:
         PellucidError: a phase failed.
     """
     run.nesting.check_depth()
-    deadline, run.token = run.limits.deadline, current_token()
+    run.token = current_token()
     outcomes: list[RunResult[Any] | Exception] = []
     try:
-        with anyio.move_on_after(deadline) as scope:
+        with anyio.move_on_after(run.limits.timeout) as scope:
             until = min(scope.deadline, run.nesting.deadline)
-            run.scope.deadline = until if until < math.inf else None
+            if until < math.inf:
+                from pellucid.instants import instant_of
+
+                run.scope.deadline, run.scope.expires_at = until, instant_of(until)
 
             def stop() -> None:
                 run.scope.cancelled = True

@@ -247,8 +247,8 @@ def stopped(run: Run) -> RunCancelled | RunTimeout:
     """Return the error of a run that was stopped."""
     if run.scope.cancelled:
         return RunCancelled(run.scope.agent, run.caller.signal.reason if run.caller.signal is not None else None)
-    deadline = run.limits.deadline
-    bound = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
+    timeout = run.limits.timeout
+    bound = f"its deadline of {timeout:g} s" if timeout is not None else "the deadline of the run that called it"
     return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {bound}")
 
 

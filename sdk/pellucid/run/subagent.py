@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import uuid
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, Final
 from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import error_type_of
+from pellucid.instants import loop_time
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
 from pellucid.run.run_journal import NO_JOURNAL
@@ -115,7 +115,9 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
 
 async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
     """Return the answer of a run, or its checkpoint if it paused."""
-    run.nesting.deadline = ctx.deadline if ctx.deadline is not None else math.inf
+    if ctx.expires_at is not None:
+        own = outer.scope.deadline if outer is not None else None  # exact
+        run.nesting.deadline = own if own is not None else loop_time(ctx.expires_at)
     if outer is None:
         run.nesting.may_wait = False
         return (await execute(run)).output

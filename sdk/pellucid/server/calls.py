@@ -168,7 +168,7 @@ def _state(call: CallRecord | None) -> Response:
         raise unknown_call()
     if call.status != "processing":
         raise settled(call)
-    state: dict[str, Any] = {"status": call.status, "resultId": call.id, "deadline": call.deadline}
+    state: dict[str, Any] = {"status": call.status, "resultId": call.id, "deadline": call.expires_at}
     return JSONAnswer(state)
 
 

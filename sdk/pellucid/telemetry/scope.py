@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import ContextVar
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -54,6 +55,7 @@ class Scope:
         identity: Identity of the run.
         iteration: Current iteration, 1-based; 0 before the first.
         deadline: Deadline of the run in seconds, on the event loop's clock.
+        expires_at: The same instant as a `datetime`, for contexts.
         cancelled: Whether the run was cancelled on purpose, so that its boundaries do not end as timeouts.
         has_listener: Returns whether a listener is subscribed to events of a name; if not, the event need not be made.
         open: Boundaries that have not ended, innermost last, with the functions that end them.
@@ -85,6 +87,7 @@ class Scope:
         self.identity = identity
         self.iteration = 0
         self.deadline: float | None = None
+        self.expires_at: datetime | None = None
         self.cancelled = False
         self.open: dict[object, Callable[[], None]] = {}
         self.degraded: list[str] = []

@@ -17,9 +17,12 @@ MAX_CATALOG: Final = 8 * 1024 * 1024
 """Maximum bytes of a recorded catalogue."""
 
 _OPTIONS: Final = (
-    "lazy", "serial", "idempotent", "timeout", "execution", "pending", "deadline", "heartbeat", "tags",
+    "lazy", "serial", "idempotent", "timeout", "execution", "pending", "expires_in", "heartbeat", "tags",
     "on_invalid_output",
 )  # fmt: skip
+_KEYS: Final = {"expires_in": "deadline"}
+"""Names in recordings of options that have another one by now."""
+
 _DEFAULTS: Final = {field.name: field.default for field in fields(Tool)}
 
 
@@ -77,7 +80,7 @@ def version_of(listing: CatalogListing) -> str:
 def _traits(tool: Tool) -> dict[str, JSONValue]:
     """Return the options of a tool that are plain values."""
     traits: dict[str, JSONValue] = {
-        name: value for name in _OPTIONS if (value := getattr(tool, name)) != _DEFAULTS[name]
+        _KEYS.get(name, name): value for name in _OPTIONS if (value := getattr(tool, name)) != _DEFAULTS[name]
     }
     if tool.mode != "inline":
         traits["mode"] = tool.mode

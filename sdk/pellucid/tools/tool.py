@@ -31,6 +31,7 @@ from pydantic_core import to_json
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
+from pellucid.module_names import renamed
 from pellucid.tools.functions import is_async, name_of, wrapped
 from pellucid.tools.hidden_bytes import may_hide
 from pellucid.tools.schema import OutputValidator, Validator
@@ -108,6 +109,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 FunctionT_co = TypeVar("FunctionT_co", covariant=True)
 
 
+@renamed(deadline="expires_in")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tool(Generic[DepsT_contra]):
     """Function that a model may call. `Tool[Deps]` needs a run with such `deps`; `Tool` needs none.
@@ -132,7 +134,7 @@ class Tool(Generic[DepsT_contra]):
             work to another process, with `ctx.external`.
         pending: Whether the model continues at once with the information that an external call is running (`continue`),
             or the run ends there and the result takes the call's place once it is there (`wait`).
-        deadline: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
+        expires_in: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
         heartbeat: Seconds until a call in the background expires unless it calls `ctx.heartbeat()` or `ctx.progress()`.
         mode: How the tool is run; derived from `run` by default.
         output_schema: JSON Schema of the results, which are checked; None if it is not known. Asynchronous calls have
@@ -155,7 +157,7 @@ class Tool(Generic[DepsT_contra]):
     needs_approval: NeedsApproval = False
     execution: Execution | None = None
     pending: Literal["continue", "wait"] = "continue"
-    deadline: float | None = None
+    expires_in: float | None = None
     heartbeat: float | None = None
     mode: DispatchMode | None = None
     output_schema: JSONObject | None = field(default=None, repr=False)
@@ -165,7 +167,7 @@ class Tool(Generic[DepsT_contra]):
     def __post_init__(self) -> None:
         if self.mode is None:
             object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
-        if self.execution is not None or (self.pending, self.deadline, self.heartbeat) != ("continue", None, None):
+        if self.execution is not None or (self.pending, self.expires_in, self.heartbeat) != ("continue", None, None):
             self._check_execution()
         if self.on_invalid_output not in ("error", "report", None):
             raise ConfigError(
@@ -185,7 +187,7 @@ class Tool(Generic[DepsT_contra]):
             not in (None, *get_args(Execution)),
             "unknown pending; use 'continue' or 'wait'": self.pending not in ("continue", "wait"),
             "pending='wait' needs execution='external-dispatch'": self.pending == "wait" and not is_external,
-            "deadline needs execution; use timeout": self.deadline is not None and self.execution is None,
+            "expires_in needs execution; use timeout": self.expires_in is not None and self.execution is None,
             "heartbeat needs execution='same-invocation'": self.heartbeat is not None and not is_background,
             "a serial tool cannot run in the background; remove one of them": self.serial and is_background,
             "output_schema has no meaning with execution, because the model reads that the call is running": (
@@ -193,7 +195,7 @@ class Tool(Generic[DepsT_contra]):
             ),
         }
         if problem := next((problem for problem, applies in problems.items() if applies), None):
-            options = ("execution", "pending", "deadline", "heartbeat", "serial")
+            options = ("execution", "pending", "expires_in", "heartbeat", "serial")
             shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
             raise ConfigError(f"Tool({self.name!r}, {shown}): {problem}")
 
@@ -303,6 +305,7 @@ class MetaTool(Tool):
     """Built-in tool with which a model changes the tools that it is offered; its name is reserved."""
 
 
+@renamed(deadline="expires_in")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AgentTool(Tool):
     """Tool that runs an agent.
@@ -358,6 +361,7 @@ class _Callable(Generic[FunctionT_co]):
             return self.function(*args, **kwargs)
 
 
+@renamed(deadline="expires_in")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FunctionTool(_Callable[FunctionT_co], Tool[DepsT_contra], Generic[FunctionT_co, DepsT_contra]):
     """Tool of a Python function, which can be called as before: without a run, its checks and its telemetry.
@@ -419,7 +423,7 @@ class ToolOptions(TypedDict, total=False):
     needs_approval: NeedsApproval
     execution: Execution | None
     pending: Literal["continue", "wait"]
-    deadline: float | None
+    expires_in: float | None
     heartbeat: float | None
     output_schema: JSONObject | None
     on_invalid_output: OnInvalidOutput | None
@@ -433,6 +437,7 @@ def tool(function: Callable[Params, ResultT], /) -> FunctionTool[Callable[Params
 def tool(
     *, name: str | None = None, description: str | None = None, tags: Sequence[str] = (), **options: Unpack[ToolOptions]
 ) -> Decorator: ...
+@renamed(deadline="expires_in")
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -470,7 +475,7 @@ def tool(
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
         execution: Where calls run while the model continues: `same-invocation` or `external-dispatch`; None: it waits.
         pending: `continue` or `wait`; see `Tool`.
-        deadline: Seconds until an asynchronous call expires.
+        expires_in: Seconds until an asynchronous call expires.
         heartbeat: Seconds until a call in the background expires unless it shows that it is alive.
         output_schema: JSON Schema of the results; by default that of the annotated return type, if it is structured: a
             model, a dataclass, a typed dictionary, or a list or dictionary of a type.

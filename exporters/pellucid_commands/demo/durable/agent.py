@@ -95,12 +95,12 @@ def freight_agent(
         notebook.write("tool", tool=ORDINARY, key=ctx.idempotency_key)
         return f"dock 4, for {pallets} pallets to {city}"
 
-    @tool(execution="external-dispatch", deadline=DEADLINE)
+    @tool(execution="external-dispatch", expires_in=DEADLINE)
     async def quote_road(city: str, pallets: int, ctx: ToolContext) -> None:
         """Request a quote for a truck."""
         freight.enqueue("quote_road", ctx, city, pallets)
 
-    @tool(execution="external-dispatch", deadline=DEADLINE)
+    @tool(execution="external-dispatch", expires_in=DEADLINE)
     async def quote_rail(city: str, pallets: int, ctx: ToolContext) -> None:
         """Request a quote for a train."""
         freight.enqueue("quote_rail", ctx, city, pallets)

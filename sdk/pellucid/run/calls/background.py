@@ -63,7 +63,7 @@ def _callbacks(call: AsyncCall, tool: Tool, progress: Callable[[JSONValue], None
 
 
 def _limit(tool: Tool) -> float | None:
-    return tool.deadline if tool.deadline is not None else tool.timeout
+    return tool.expires_in if tool.expires_in is not None else tool.timeout
 
 
 async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -> None:

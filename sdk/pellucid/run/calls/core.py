@@ -192,7 +192,7 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
         idempotency_key=str(run.id_of(call.id)),
         identity=run.scope.identity,
         signal=run.caller.signal,
-        deadline=run.scope.deadline,
+        expires_at=run.scope.expires_at,
         deps=run.caller.deps,
         **more,
     )

@@ -6,6 +6,7 @@ from pellucid.approvals.checkpoint import trace_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import shielded
 from pellucid.context import ExternalCall
+from pellucid.instants import instant
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.core import check_running, context_of, progress, within_timeout
 from pellucid.run.outcomes import Enqueued
@@ -49,7 +50,7 @@ def _new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments
         tool_call_id=tool_call_id,
         arguments=arguments,
         dispatched_at=now,
-        deadline=now + tool.deadline if tool.deadline is not None else None,
+        expires_at=now + tool.expires_in if tool.expires_in is not None else None,
         takes_place=tool.pending == "wait",
         trace=trace_of(b.span.get_span_context()),
     )
@@ -63,6 +64,6 @@ def _external_call(run: Run, request: ExternalRequest) -> ExternalCall:
         complete_path=f"/async-tools/{request.result_id}/complete",
         complete_url=url,
         token=token,
-        deadline=request.deadline,
+        expires_at=instant(request.expires_at) if request.expires_at is not None else None,
         headers=request.trace,
     )

@@ -59,13 +59,13 @@ _SCHEMA: Final[JSONObject] = {
 # --- telemetry --------------------------------------------------------------------------------------------------------
 
 
-def register(run: Run, b: Boundary, call: AsyncCall, deadline: float | None) -> None:
-    """Add a call to those of the run, and emit its dispatch; `deadline` in seconds since the epoch."""
+def register(run: Run, b: Boundary, call: AsyncCall, expires_at: float | None) -> None:
+    """Add a call to those of the run, and emit its dispatch; `expires_at` in seconds since the epoch."""
     facts = call.facts
     pending(run).calls.by_id[facts.result_id] = call
     b.event(AsyncToolDispatched.name, {semconv.ASYNC_RESULT_ID: facts.result_id})
     run.scope.count(semconv.EXTERNAL_PENDING, 1, {semconv.TOOL_NAME: facts.tool_name}, b.context)
-    run.scope.emit(AsyncToolDispatched, b.span.get_span_context(), {**facts._asdict(), "deadline": deadline})
+    run.scope.emit(AsyncToolDispatched, b.span.get_span_context(), {**facts._asdict(), "deadline": expires_at})
 
 
 def settle(

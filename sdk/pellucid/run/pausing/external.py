@@ -37,7 +37,7 @@ def add_dispatched(
     if registration == "dispatched":
         pending(run).calls.by_id[request.result_id] = call
     else:
-        register(run, b, call, request.deadline)
+        register(run, b, call, request.expires_at)
     if registration != "new":
         run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     return Enqueued(request, is_new=registration == "new") if request.takes_place else pending_result(call.facts)
