@@ -31,14 +31,14 @@ def main() -> None:
         "The summary is there; the figures are missing.",
         "Sales are up.",
     ]
-    with OutsideService(on_done=lambda result_id, response: completed.put((result_id, response))) as service:
+    with OutsideService(on_done=lambda result_id, output: completed.put((result_id, output))) as service:
         figures = external_tools({"test_external_async": {"serviceUrl": service.url, "delay": 0.2, "expiresIn": 60.0}})
         agent = Agent("analyst", model=ScriptedModel(*steps), tools=[summarize], providers=[figures])
         paused = agent.run_sync("How are sales?")
         print(f"{paused.status}: {[request.tool_name for request in paused.external]}")
         stored = json.dumps(paused.checkpoint)  # in a database, for any process
-        result_id, response = completed.get(timeout=60)
-    result = agent.resume_sync(json.loads(stored), results=[ExternalResult(result_id=result_id, output=response)])
+        result_id, output = completed.get(timeout=60)
+    result = agent.resume_sync(json.loads(stored), results=[ExternalResult(result_id=result_id, output=output)])
     print(f"{result.status}: {result.output}")
 
 

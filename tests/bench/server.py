@@ -35,7 +35,7 @@ from support.nats_server import nats_server
 from support.postgres_server import PostgresServer, postgres_server
 
 SERVE: Final = ("pellucid", "serve", "bench.agents:waits", "--no-worker", "--public-url", "http://127.0.0.1")
-BODY: Final = b'{"status": "completed", "response": {"answer": "' + b"x" * 200 + b'"}}'
+BODY: Final = b'{"status": "completed", "output": {"answer": "' + b"x" * 200 + b'"}}'
 IDLE: Final = 1000
 """Idle streams."""
 QUIET: Final = 30.0

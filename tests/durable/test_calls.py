@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -88,9 +88,22 @@ async def test_last_settlement_makes_the_run_due(store: RunStore) -> None:
     assert (second.outcome, second.pending, second.is_run_due) == ("settled", 0, True)
     again = await store.claim("worker", ["agent"], 60)
     assert again is not None
-    assert [(call.status, call.payload) for call in again.calls] == [("completed", {"answer": 1}), ("failed", None)]
+    assert [(call.status, call.output) for call in again.calls] == [("completed", {"answer": 1}), ("failed", None)]
     assert [call.settlement_trace for call in again.calls] == [None, {"traceparent": "00-b"}]
     assert [event.value for event in (await store.events("run")).events] == ["a settled"]
+
+
+async def test_old_names_of_settlements(store: RunStore) -> None:
+    """Each works, and warns where it is used."""
+    await waiting(store, "a")
+    old: Any = store
+    with pytest.warns(DeprecationWarning, match=r"\.settle\(\w+=\) is deprecated; use `\w+=`$") as caught:
+        await old.settle(call_id="a", status="completed", payload=1)
+    assert [warning.filename for warning in caught] == [__file__] * 2
+    with pytest.warns(DeprecationWarning, match=r"\.call\(call_id=\) is deprecated; use `result_id=`$"):
+        call: Any = await old.call(call_id="a")
+    with pytest.warns(DeprecationWarning, match=r"CallRecord\.payload is deprecated; use `output`$"):
+        assert call.payload == call.output == 1
 
 
 async def test_settled_again(store: RunStore) -> None:
@@ -193,7 +206,7 @@ async def test_expired_call(store: RunStore) -> None:
         late = await store.settle("a", "completed", {"answer": 1}, events=["late"])
         assert late.outcome == "late"
         assert late.call is not None
-        assert (late.call.status, late.call.payload) == ("expired", None)
+        assert (late.call.status, late.call.output) == ("expired", None)
 
 
 async def test_result_between_deadline_and_expiry(store: RunStore) -> None:

@@ -117,7 +117,7 @@ async def test_a_job_is_completed_with_its_token_and_its_trace() -> None:
     assert (received.method, received.path) == ("POST", "/x")
     assert received.headers["authorization"] == "Bearer t0"
     assert received.headers["traceparent"] == TRACE
-    assert received.json == {"status": "completed", "response": {"message": "hi"}}
+    assert received.json == {"status": "completed", "output": {"message": "hi"}}
     assert service.deliveries == [JobDelivery(result_id=RESULT_ID, status=200)]
     assert [job.result_id for job in service.jobs] == [RESULT_ID]
 
@@ -203,9 +203,9 @@ def test_a_job_without_a_complete_url_is_kept_and_reported() -> None:
     job = {"resultId": "r", "input": {"x": 1}, "completeUrl": None}
     assert outcome(job) == [
         ("r", {"x": 1}),
-        (200, {"resultId": "r", "status": "completed", "response": {"x": 1}}),
+        (200, {"resultId": "r", "status": "completed", "output": {"x": 1}}),
     ]
-    assert outcome(job, lambda job: [JobCompletion(response=[job.input, 2])])[0] == ("r", [{"x": 1}, 2])
+    assert outcome(job, lambda job: [JobCompletion(output=[job.input, 2])])[0] == ("r", [{"x": 1}, 2])
     assert outcome(job, lambda job: [JobCompletion(error="no luck")]) == [
         ("r", "no luck"),
         (200, {"resultId": "r", "status": "failed", "error": "no luck"}),
@@ -217,7 +217,7 @@ def test_a_service_can_answer_twice_wrongly_late_or_never() -> None:
 
     def behavior(job: Job) -> Sequence[JobCompletion]:
         return {
-            "twice": [JobCompletion(response=1), JobCompletion(response=2)],
+            "twice": [JobCompletion(output=1), JobCompletion(output=2)],
             "wrong": [JobCompletion(body=b"<html>")],
             "failed": [JobCompletion(error="no luck")],
             "late": [JobCompletion(delay=3600)],
@@ -232,8 +232,8 @@ def test_a_service_can_answer_twice_wrongly_late_or_never() -> None:
             assert request(f"{service.url}/jobs/{result_id}")[1]["status"] == "processing"
     assert sorted(received.body for received in completed.requests) == [
         b"<html>",
-        b'{"status": "completed", "response": 1}',
-        b'{"status": "completed", "response": 2}',
+        b'{"status": "completed", "output": 1}',
+        b'{"status": "completed", "output": 2}',
         b'{"status": "failed", "error": "no luck"}',
     ]
     assert sorted(delivery.result_id for delivery in service.deliveries) == ["failed", "twice", "twice", "wrong"]

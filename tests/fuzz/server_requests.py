@@ -49,7 +49,7 @@ SEEDS: Final = tuple(
         ("POST /runs/$DUE/cancel", f"{_AS_CALLER}Content-Length: 3\r\n", '{"reason": "?"}'),
         ("POST /async-tools/$RESULT/heartbeat", _AS_WORKER, '{"extend": 10}'),
         ("POST /async-tools/$RESULT/progress", _AS_WORKER, '{"value": "half"}'),
-        ("POST /async-tools/$RESULT/complete", _AS_WORKER, '{"status": "failed", "error": "?", "response": [1e9]}'),
+        ("POST /async-tools/$RESULT/complete", _AS_WORKER, '{"status": "failed", "error": "?", "output": [1e9]}'),
         ("GET /openapi.json", "Host: example.org\r\n", ""),
         ("GET /readyz", "", ""),
     )

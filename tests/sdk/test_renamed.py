@@ -16,6 +16,7 @@ from pellucid import (
     DiscoveryContext,
     ExternalCall,
     ExternalRequest,
+    ExternalResult,
     Limits,
     Tool,
     ToolCall,
@@ -27,6 +28,7 @@ from pellucid.durable import CallRecord
 from pellucid.durable_runs import CallTokens
 from pellucid.instants import instant
 from pellucid.testing import ScriptedModel
+from pellucid.testing.outside import Completion
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ def job(**options: Any) -> Tool:
         (lambda **given: replace(job(), **given), "deadline", "expires_in", 9.0),
         (lambda **given: replace(REQUEST, **given), "deadline", "expires_at", 9.0),
         (lambda **given: replace(RECORD, **given), "deadline", "expires_at", 9.0),
+        (lambda **given: replace(RECORD, **given), "payload", "output", {"x": 1}),
+        (Completion, "response", "output", 1),
     ],
 )
 def test_an_old_name_is_the_new_one(make: Callable[..., Any], old: str, new: str, value: Any) -> None:
@@ -102,6 +106,14 @@ def test_a_warning_is_shown_where_the_old_argument_is(use: Callable[[], Any]) ->
     with pytest.warns(DeprecationWarning, match=r"^[\w.]+\(deadline=\) is deprecated; use `\w+=`$") as caught:
         use()
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_what_the_model_reads_of_a_result() -> None:
+    """Its output, or its error; the old name of that, and of the argument of `of`, warn."""
+    with pytest.warns(DeprecationWarning, match=r"ExternalResult.of\(content=\) is deprecated; use `output=`$"):
+        result: Any = ExternalResult.of("r", "failed", content="no luck")  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match=r"ExternalResult.content is deprecated; use `output_or_error`$"):
+        assert result.content == result.output_or_error == "no luck"
 
 
 def test_a_signature_has_the_new_name_only() -> None:

@@ -187,7 +187,7 @@ async def test_the_text_of_a_run_that_waits(scene: Scene) -> None:
 
         tasks.start_soon(submit)
         await client.until(lambda: any(kind == "run.waiting" for _, kind, _ in client.parts))
-        assert (await scene.complete(scene.jobs[0], response=1)).status_code == 202
+        assert (await scene.complete(scene.jobs[0], output=1)).status_code == 202
     assert client.text == "Wait. Done. "
     claims = [data["claim"] for _, kind, data in client.parts if kind == "inference.delta"]
     assert claims[0] < claims[-1]

@@ -92,7 +92,7 @@ async def test_what_a_caller_may_do(
         answers = [
             await scene.http.get(location, headers=headers),
             await scene.http.post(f"{location}/approvals", json={"decisions": [decision]}, headers=headers),
-            await scene.http.post(job.complete_path, json={"status": "completed", "response": 1}, headers=headers),
+            await scene.http.post(job.complete_path, json={"status": "completed", "output": 1}, headers=headers),
             await scene.http.post(f"{location}/callback", headers=headers),
         ]
         assert tuple(answer.status_code for answer in answers) == statuses
@@ -109,8 +109,8 @@ async def test_a_decision_is_its_callers(scene: Scene) -> None:
         await scene.http.post(f"{location}/approvals", json={"decisions": [decision]}, headers=APPROVER)
         call = await scene.runs.call(decision["approvalId"])
         assert call is not None
-        assert isinstance(call.payload, dict)
-        assert call.payload["decided_by"] == "paul"
+        assert isinstance(call.output, dict)
+        assert call.output["decided_by"] == "paul"
 
 
 async def test_nobody_decides_with_four_eyes_who_is_unknown(scene: Scene) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -57,18 +57,18 @@ async def test_an_external_call_is_completed(scene: Scene) -> None:
         state = events(answer.text)[-1][2]
         assert (state["status"], len(state["external"])) == ("awaiting_tools", 2)
         first, second = scene.jobs
-        waiting = await scene.complete(first, response={"n": 1})
+        waiting = await scene.complete(first, output={"n": 1})
         assert (waiting.status_code, waiting.json()) == (
             202,
             {"status": "waiting_for_async_tools", "resultId": first.result_id, "pendingCount": 1},
         )
-        accepted = await scene.complete(second, response=2)
+        accepted = await scene.complete(second, output=2)
         assert (accepted.status_code, accepted.json()) == (
             202,
             {"status": "accepted", "resultId": second.result_id, "invoked": True},
         )
-        assert (await scene.complete(second, response=2)).status_code == 200
-        other = await scene.complete(second, response=3)
+        assert (await scene.complete(second, output=2)).status_code == 200
+        other = await scene.complete(second, output=3)
         assert (other.status_code, other.json()["status"]) == (409, "completed")
         rest = await scene.http.get(f"{answer.headers['location']}/events?wait=true")
         assert events(rest.text)[-1][2]["output"] == "done"
@@ -105,7 +105,22 @@ async def test_tokens_are_checked_before_anything_else(scene: Scene) -> None:
         grant = rotated.check(first.token)
         assert grant is not None
         assert grant.result_id == first.result_id
-        assert (await scene.complete(first, response=1)).status_code == 202
+        assert (await scene.complete(first, output=1)).status_code == 202
+
+
+@pytest.mark.parametrize("name", ["output", "response"])
+async def test_the_output_of_a_call_has_an_old_name(scene: Scene, name: str) -> None:
+    """Workers that send it are understood; the model reads the same, also if it is null."""
+    for value in ({"n": 1}, None):
+        model = ScriptedModel(ToolCall("job"), "wait", "done")
+        async with scene.serve(Agent("a", model=model, tools=[scene.job()])):
+            await scene.http.post("/runs", json={"input": "Hi"})
+            job = scene.jobs[-1]
+            body: dict[str, Any] = {name: value}
+            assert (await scene.complete(job, **body)).status_code == 202
+            call = await scene.runs.call(job.result_id)
+            assert call is not None
+            assert (call.status, call.output) == ("completed", value)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +134,7 @@ async def test_tokens_are_checked_before_anything_else(scene: Scene) -> None:
         (b'{"status": "failed"}', "error"),
         (b'{"status": "completed", "error": "x"}', "error"),
         (b'{"status": "completed", "respones": 1}', "respones"),
+        (b'{"status": "completed", "output": 1, "response": 1}', "response"),
     ],
 )
 async def test_bodies_that_do_not_fit_are_refused(scene: Scene, body: bytes, path: str) -> None:
@@ -152,7 +168,7 @@ async def test_a_worker_shows_that_it_is_alive(scene: Scene) -> None:
         assert cancelled.json() == {"status": "accepted", "resultId": job.result_id, "invoked": True}
         late = await scene.http.post(f"{url}heartbeat", headers=headers)
         assert (late.status_code, late.json()["status"]) == (409, "cancelled")
-        assert (await scene.complete(job, response=1)).status_code == 409
+        assert (await scene.complete(job, output=1)).status_code == 409
 
 
 @pytest.mark.parametrize("form", ["decisions", "content"])
@@ -174,7 +190,7 @@ async def test_approvals_are_decided(scene: Scene, form: str) -> None:
         assert decided.json() == {"approvals": [{"approvalId": request["approvalId"], "outcome": "settled"}]}
         call = await scene.runs.call(request["approvalId"])
         assert call is not None
-        assert call.payload == {"approved": True, "reason": None, "arguments": None, "decided_by": "ann"}
+        assert call.output == {"approved": True, "reason": None, "arguments": None, "decided_by": "ann"}
         rest = await scene.http.get(f"{location}/events?wait=true")
         assert events(rest.text)[-1][2]["output"] == "done"
         none = await scene.http.post(f"{location}/approvals", json={})

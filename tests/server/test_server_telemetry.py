@@ -90,7 +90,7 @@ async def test_a_result_continues_the_trace_of_its_sender(scene: Scene) -> None:
         async with scene.serve(agent):
             await scene.http.post("/runs", json={"input": "Hi"})
             (job,) = scene.jobs
-            await scene.complete(job, response=1)
+            await scene.complete(job, output=1)
             call = await scene.runs.call(job.result_id)
         assert call is not None
         complete = requests(captured)[-1]

@@ -190,11 +190,11 @@ async def test_the_store_goes_away(scene: Scene, monkeypatch: pytest.MonkeyPatch
             await scene.http.get(location),
             await scene.http.get(f"{location}/events"),
             await scene.http.post("/runs", json={"input": "Hi"}),
-            await scene.complete(job, response=1),
+            await scene.complete(job, output=1),
             await scene.http.get("/readyz"),
         ):
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert json.loads(answer.content) == {"error": "the store is not available"}
         monkeypatch.undo()
         assert (await scene.http.get("/readyz")).status_code == 200
-        assert (await scene.complete(job, response=1)).status_code == 202
+        assert (await scene.complete(job, output=1)).status_code == 202

@@ -130,7 +130,7 @@ class Client:
             answer = await self.request(
                 "POST",
                 f"/async-tools/{result_id}/complete",
-                json={"status": "completed", "response": response},
+                json={"status": "completed", "output": response},
                 headers={"Authorization": f"Bearer {token}"},
             )
             if call["toolCallId"] == "c-inner" and answer.json().get("status") == "cancelled":

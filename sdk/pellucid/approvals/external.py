@@ -24,6 +24,7 @@ _NONE: Final[Mapping[str, EndedCall]] = {}
 CallStatus: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
 
 
+@renamed(content="output_or_error")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalResult:
     """Result of a call that was dispatched to another process.
@@ -61,28 +62,29 @@ class ExternalResult:
             raise ConfigError(f"ExternalResult(settled_at={self.settled_at!r}): give seconds since the epoch")
 
     @classmethod
+    @renamed(content="output")
     def of(
-        cls, result_id: str, status: CallStatus, content: JSONValue, settled_at: float | None = None
+        cls, result_id: str, status: CallStatus, output: JSONValue, settled_at: float | None = None
     ) -> ExternalResult:
-        """Return the result with this content; the inverse of `content`."""
+        """Return the result with this output, or this reason why there is none; the inverse of `output_or_error`."""
         if status == "completed":
-            return cls(result_id=result_id, output=content, settled_at=settled_at)
-        return cls(result_id=result_id, error=str(content), status=status, settled_at=settled_at)
+            return cls(result_id=result_id, output=output, settled_at=settled_at)
+        return cls(result_id=result_id, error=str(output), status=status, settled_at=settled_at)
 
     @property
-    def content(self) -> JSONValue:
+    def output_or_error(self) -> JSONValue:
         """The output, or the reason why there is none, as the model reads it."""
         return self.output if self.status == "completed" else self.error or f"The call was {self.status}."
 
     @property
     def digest(self) -> str:
-        """Hash of the status and the content, by which repeated results are recognized.
+        """Hash of the status and the output, by which repeated results are recognized.
 
         Raises:
             ConfigError: the output is not JSON.
         """
         try:
-            content = json.dumps([self.status, self.content], sort_keys=True, allow_nan=False)
+            content = json.dumps([self.status, self.output_or_error], sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the output of ExternalResult {self.result_id!r} is not JSON: {error}") from error
         return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

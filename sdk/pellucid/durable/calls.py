@@ -31,9 +31,9 @@ def register(
 
 def settle(
     tx: Transaction,
-    call_id: str,
+    result_id: str,
     status: Literal["completed", "failed", "expired", "cancelled"],
-    payload: JSONValue = None,
+    output: JSONValue = None,
     *,
     run_id: str | None = None,
     digest: str | None = None,
@@ -41,12 +41,12 @@ def settle(
     trace: JSONValue = None,
 ) -> Settlement:
     """Settle a call once, and count down the pending calls of its run; only of a certain run, if one is given."""
-    digest = digest or digest_of(status, payload)
-    values = {"payload": dump_optional(payload), "digest": digest, "trace": dump_optional(trace), "run_id": run_id}
-    settlement = _settled(tx, {"id": call_id, "status": status, "is_overdue": 0, **values}, events)
+    digest = digest or digest_of(status, output)
+    values = {"payload": dump_optional(output), "digest": digest, "trace": dump_optional(trace), "run_id": run_id}
+    settlement = _settled(tx, {"id": result_id, "status": status, "is_overdue": 0, **values}, events)
     if settlement is not None:
         return settlement
-    row = tx.one("find_call", id=call_id)
+    row = tx.one("find_call", id=result_id)
     if row is None or row["run_id"] != (run_id or row["run_id"]):
         return Settlement("unknown")
     return _repeated(tx, row, status, digest)
@@ -80,11 +80,11 @@ def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement
     return Settlement("unknown") if run is None else Settlement(outcome, call_record(row), run["pending"])
 
 
-def _expired(call_id: str, kind: CallKind) -> JSONObject:
+def _expired(result_id: str, kind: CallKind) -> JSONObject:
     """Return the event of a call that has expired."""
     if kind == "approval":
-        return {"type": "approval.expired", "approval_id": call_id}
-    return {"type": "async_tool.settled", "result_id": call_id, "status": "expired"}
+        return {"type": "approval.expired", "approval_id": result_id}
+    return {"type": "async_tool.settled", "result_id": result_id, "status": "expired"}
 
 
 def expire(tx: Transaction) -> tuple[Settlement, ...]:
@@ -95,13 +95,13 @@ def expire(tx: Transaction) -> tuple[Settlement, ...]:
     return tuple(settlement for settlement in settlements if settlement is not None)
 
 
-def heartbeat(tx: Transaction, call_id: str, extend: float | None, progress: JSONValue) -> CallRecord | None:
+def heartbeat(tx: Transaction, result_id: str, extend: float | None, progress: JSONValue) -> CallRecord | None:
     """Note that a call is being worked on."""
-    row = tx.one("heartbeat", id=call_id, extend=extend, progress=dump_optional(progress))
-    row = row or tx.one("find_call", id=call_id)
+    row = tx.one("heartbeat", id=result_id, extend=extend, progress=dump_optional(progress))
+    row = row or tx.one("find_call", id=result_id)
     return None if row is None else call_record(row)
 
 
-def mark_dispatched(tx: Transaction, call_id: str) -> bool:
+def mark_dispatched(tx: Transaction, result_id: str) -> bool:
     """Note that a call was dispatched."""
-    return tx.one("mark_dispatched", id=call_id) is not None
+    return tx.one("mark_dispatched", id=result_id) is not None

@@ -57,9 +57,9 @@ def steps(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
     return tuple(map(journal_entry, tx.all("list_steps", run_id=run_id, after=after)))
 
 
-def call(tx: Transaction, call_id: str) -> CallRecord | None:
+def call(tx: Transaction, result_id: str) -> CallRecord | None:
     """Return a call."""
-    row = tx.one("find_call", id=call_id)
+    row = tx.one("find_call", id=result_id)
     return None if row is None else call_record(row)
 
 

@@ -137,7 +137,7 @@ class NewCall:
     trace: JSONValue = None
 
 
-@renamed(deadline="expires_at")
+@renamed(deadline="expires_at", payload="output")
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """A registered call.
@@ -152,8 +152,8 @@ class CallRecord:
         tool_call_id: Id of the model's tool call.
         status: `processing`, or how it was settled.
         request: What the call is about.
-        payload: Data with which it was settled; None before.
-        digest: Digest of status and payload, by which a second settlement is compared.
+        output: Output with which it was settled, the reason why there is none, or a decision; None before.
+        digest: Digest of status and output, by which a second settlement is compared.
         expires_at: Time at which it expires; None for never.
         heartbeat_at: Time of the latest heartbeat or progress.
         progress: Latest value given to `progress`.
@@ -173,7 +173,7 @@ class CallRecord:
     tool_call_id: str
     status: CallStatus
     request: JSONValue
-    payload: JSONValue
+    output: JSONValue
     digest: str | None
     expires_at: float | None
     heartbeat_at: float | None

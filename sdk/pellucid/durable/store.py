@@ -30,6 +30,7 @@ from pellucid.durable.records import (
 from pellucid.durable.transactions import seconds
 from pellucid.durable.values import MAX_ID, is_storable
 from pellucid.errors import ConfigError
+from pellucid.module_names import renamed
 from pellucid.text import excerpt
 from pellucid.types import JSONValue
 
@@ -318,19 +319,21 @@ class RunStore(ConversationMethods, LiveMethods):
 
     # Calls
 
-    async def mark_dispatched(self, call_id: str) -> bool:
+    @renamed(call_id="result_id")
+    async def mark_dispatched(self, result_id: str) -> bool:
         """Note that a call was dispatched; return False if that had been noted, or there is no such call."""
-        return await self._write(partial(calls.mark_dispatched, call_id=call_id))
+        return await self._write(partial(calls.mark_dispatched, result_id=result_id))
 
     async def undispatched(self, older_than: float, *, limit: int = 100) -> tuple[CallRecord, ...]:
         """Return external calls registered `older_than` seconds ago that were never marked as dispatched."""
         return await self._read(partial(queries.undispatched, older_than=seconds(older_than), limit=limit))
 
+    @renamed(call_id="result_id", payload="output")
     async def settle(
         self,
-        call_id: str,
+        result_id: str,
         status: Literal["completed", "failed", "expired", "cancelled"],
-        payload: JSONValue = None,
+        output: JSONValue = None,
         *,
         run_id: str | None = None,
         digest: str | None = None,
@@ -343,9 +346,9 @@ class RunStore(ConversationMethods, LiveMethods):
         deadline is accepted until `expire` has settled the call.
 
         Args:
-            call_id: The call.
+            result_id: Id of the result, or of the approval.
             status: How it ended.
-            payload: Data with which the call ended.
+            output: Output of the call, the reason why there is none, or the decision about an approval.
             run_id: The run that must have the call, which otherwise is unknown.
             digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
             events: Events of the run, written only if the outcome is `settled`.
@@ -354,9 +357,9 @@ class RunStore(ConversationMethods, LiveMethods):
         return await self._write(
             partial(
                 calls.settle,
-                call_id=call_id,
+                result_id=result_id,
                 status=status,
-                payload=payload,
+                output=output,
                 run_id=run_id,
                 digest=digest,
                 events=events,
@@ -364,18 +367,20 @@ class RunStore(ConversationMethods, LiveMethods):
             )
         )
 
-    async def heartbeat(self, call_id: str, *, extend: float | None = None) -> CallRecord | None:
+    @renamed(call_id="result_id")
+    async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
         """Note that a call is being worked on; return the call, unchanged unless it is processing, or None if unknown.
 
         Args:
-            call_id: The call.
+            result_id: Id of the result, or of the approval.
             extend: Move the deadline, if there is one, to at least this many seconds from now.
         """
-        return await self._write(partial(calls.heartbeat, call_id=call_id, extend=extend, progress=None))
+        return await self._write(partial(calls.heartbeat, result_id=result_id, extend=extend, progress=None))
 
-    async def progress(self, call_id: str, value: JSONValue) -> CallRecord | None:
+    @renamed(call_id="result_id")
+    async def progress(self, result_id: str, value: JSONValue) -> CallRecord | None:
         """Store the progress of a call, which is also a heartbeat; return as `heartbeat`."""
-        return await self._write(partial(calls.heartbeat, call_id=call_id, extend=None, progress=value))
+        return await self._write(partial(calls.heartbeat, result_id=result_id, extend=None, progress=value))
 
     async def expire(self) -> tuple[Settlement, ...]:
         """Settle all calls past their deadline as expired, and return the settlements of this caller."""
@@ -384,9 +389,10 @@ class RunStore(ConversationMethods, LiveMethods):
             expired.extend(batch)
         return tuple(expired)
 
-    async def call(self, call_id: str) -> CallRecord | None:
+    @renamed(call_id="result_id")
+    async def call(self, result_id: str) -> CallRecord | None:
         """Return a call; None if there is none of that id."""
-        return await self._read(partial(queries.call, call_id=call_id))
+        return await self._read(partial(queries.call, result_id=result_id))
 
     async def calls(self, run_id: str) -> tuple[CallRecord, ...]:
         """Return the calls of a run, in the order of their registration."""

@@ -126,7 +126,7 @@ def call_record(row: Row) -> CallRecord:
         tool_call_id=row["tool_call_id"],
         status=row["status"],
         request=load(row["request"]),
-        payload=load(row["payload"]),
+        output=load(row["payload"]),
         digest=row["digest"],
         expires_at=row["deadline"],
         heartbeat_at=row["heartbeat_at"],

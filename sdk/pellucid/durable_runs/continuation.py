@@ -77,8 +77,8 @@ def settled_ids(source: Sequence[Message] | ResumeRequest) -> Collection[str]:
 
 def decision_of(call: CallRecord) -> Decision:
     """Return the decision with which an approval was settled."""
-    payload = cast("dict[str, Any]", call.payload)
-    return Decision(call.id, **payload)
+    decision = cast("dict[str, Any]", call.output)
+    return Decision(call.id, **decision)
 
 
 def _request(run: RunRecord) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def _expiry(request: ApprovalRequest, call: CallRecord | None) -> float | None:
 
 def _result(call: CallRecord) -> ExternalResult:
     status = cast("CallStatus", call.status)
-    content = call.payload
-    if status == "expired" and content is None and call.expires_at is not None:
-        content = expired_text(call.expires_at - call.created_at)
-    if status != "completed" and content is None:
-        content = f"The call was {status}."
-    return ExternalResult.of(call.id, status, content, call.settled_at)
+    output = call.output
+    if status == "expired" and output is None and call.expires_at is not None:
+        output = expired_text(call.expires_at - call.created_at)
+    if status != "completed" and output is None:
+        output = f"The call was {status}."
+    return ExternalResult.of(call.id, status, output, call.settled_at)

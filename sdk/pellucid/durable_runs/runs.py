@@ -316,11 +316,11 @@ class DurableRuns:
     async def _decide(self, decision: Decision, *, is_known: bool) -> Settlement:
         settlement = Settlement("unknown")
         if is_known:
-            payload = asdict(decision)
-            approval_id = payload.pop("approval_id")
+            output = asdict(decision)
+            approval_id = output.pop("approval_id")
             event: JSONObject = {"type": "approval.decided", "approval_id": approval_id, "approved": decision.approved}
             settlement = await self._store.settle(
-                approval_id, "completed", payload, events=[event], trace=_current_trace()
+                approval_id, "completed", output, events=[event], trace=_current_trace()
             )
         return await self._metrics.settled(settlement, "completed")
 
@@ -349,7 +349,7 @@ class DurableRuns:
         settlement = await self._store.settle(
             result_id,
             result.status,
-            result.content,
+            result.output_or_error,
             run_id=run_id,
             digest=result.digest,
             events=[event],

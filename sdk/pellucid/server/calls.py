@@ -32,7 +32,10 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class CompleteBody(Body):
-    """Result of a call: `response` if it is completed, otherwise the `error`, which the model reads."""
+    """Result of a call: `output` if it is completed, otherwise the `error`, which the model reads.
+
+    `response` is the old name of `output`.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -42,12 +45,14 @@ class CompleteBody(Body):
                     "properties": {"status": {"const": "failed"}, "error": {"type": "string", "minLength": 1}},
                     "required": ["error"],
                 },
-            ]
+            ],
+            "not": {"required": ["output", "response"]},
         }
     )
 
     status: Literal["completed", "failed"]
-    response: JsonValue = None
+    output: JsonValue = None
+    response: JsonValue = Field(default=None, json_schema_extra={"deprecated": True})
     error: str | None = Field(default=None, min_length=1)
 
 
@@ -98,7 +103,10 @@ class CallEndpoints:
             raise Problem(400, "a completed call has no error", path="error")
         if body.status == "failed" and body.error is None:
             raise Problem(400, "a failed call needs an error, which the model reads", path="error")
-        output = body.response if body.status == "completed" else None
+        if {"output", "response"} <= body.model_fields_set:
+            raise Problem(400, "response is the old name of output; give one of them", path="response")
+        given = body.output if "output" in body.model_fields_set else body.response
+        output = given if body.status == "completed" else None
         settlement = await self._runs.settle(
             grant.result_id, output=output, error=body.error, status=body.status, run_id=grant.run_id
         )

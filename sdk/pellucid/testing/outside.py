@@ -22,6 +22,7 @@ from urllib.request import Request, urlopen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from pellucid.module_names import renamed
 from pellucid.types import JSONObject, JSONValue
 
 TIMEOUT: Final = 10.0
@@ -54,19 +55,20 @@ class Job(BaseModel):
     headers: Mapping[str, str] = Field(default_factory=dict)
 
 
+@renamed(response="output")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCompletion:
     """One answer of the service to a job.
 
     Attributes:
         delay: Seconds before it, beginning with the job or with the completion before it.
-        response: Result of the job; its input by default.
+        output: Output of the job; its input by default.
         error: Reason why the job failed; None if it did not.
         body: Bytes to send in place of the JSON, for answers that are wrong; only with a complete URL.
     """
 
     delay: float = 0.0
-    response: JSONValue = None
+    output: JSONValue = None
     error: str | None = None
     body: bytes | None = None
 
@@ -114,7 +116,7 @@ class OutsideService:
     Args:
         behavior: Returns the completions of a job: none for a service that never answers, two for one that repeats
             itself, long delays for one that is late. By default one, with the job's input after the job's delay.
-        on_done: Called with result id and response of a completed job without a complete URL, in a thread.
+        on_done: Called with result id and output of a completed job without a complete URL, in a thread.
         on_failed: Called with result id and error of a failed job without a complete URL, in a thread.
         port: Port to listen on; 0 for a free one.
 
@@ -196,18 +198,18 @@ class OutsideService:
 
     def _complete(self, accepted: _Accepted, completion: JobCompletion) -> None:
         job, error = accepted.job, completion.error
-        response = job.input if completion.response is None else completion.response
+        output = job.input if completion.output is None else completion.output
         if error is not None:
             accepted.outcome = {"status": "failed", "error": error}
         else:
-            accepted.outcome = {"status": "completed", "response": response}
+            accepted.outcome = {"status": "completed", "output": output}
         if job.complete_url is not None:
             body = json.dumps(accepted.outcome).encode() if completion.body is None else completion.body
             self.deliveries.append(JobDelivery(result_id=job.result_id, status=_post(job, job.complete_url, body)))
         elif error is not None and self._on_failed is not None:
             self._on_failed(job.result_id, error)
         elif error is None and self._on_done is not None:
-            self._on_done(job.result_id, response)
+            self._on_done(job.result_id, output)
 
 
 def _post(job: Job, url: str, body: bytes) -> int | None:

@@ -61,7 +61,7 @@ class HTTPAnswers:
         """Return a result; the span of the request is below the current one."""
         headers: dict[str, str] = {}
         inject(headers)
-        answer = await self._post(address, "complete", {"status": "completed", "response": output}, headers)
+        answer = await self._post(address, "complete", {"status": "completed", "output": output}, headers)
         if answer.status_code == requests.codes.conflict:
             return "late" if answer.json()["status"] in ("expired", "cancelled") else "conflict"
         answer.raise_for_status()

@@ -70,7 +70,7 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
     """Run a call to its end, and settle it."""
     background_call.set(call.facts.result_id)
     status: CallStatus = "cancelled"
-    response: JSONValue = "The call was cancelled."
+    output: JSONValue = "The call was cancelled."
     error: Exception | None = None
 
     async def watched() -> Any:
@@ -88,15 +88,15 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
                 raise ToolError(  # noqa: TRY301  (its text is for the model)
                     "The agent needs an approval, which cannot be requested in the background.", error_type="approval"
                 )
-            response = await respond(value, run.limits.max_result_bytes)
+            output = await respond(value, run.limits.max_result_bytes)
             status = "completed"
         if call.scope.cancelled_caught:
-            status, response = "expired", _EXPIRED
+            status, output = "expired", _EXPIRED
     except Exception as failure:  # noqa: BLE001  (any exception of a tool is a result for the model)
         status, error = "failed", failure
-        response = to_response(failure_text(failure), run.limits.max_result_bytes)
+        output = to_response(failure_text(failure), run.limits.max_result_bytes)
     finally:
         if call.status is None:
-            settle(run, call, status, response, error)
+            settle(run, call, status, output, error)
         run.nesting.release_all(call.facts.result_id)
         call.ended.set()

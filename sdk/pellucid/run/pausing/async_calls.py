@@ -72,7 +72,7 @@ def settle(
     run: Run,
     call: AsyncCall,
     status: CallStatus,
-    response: JSONValue,
+    output: JSONValue,
     error: Exception | None = None,
     *,
     settled_at: float | None = None,
@@ -83,7 +83,7 @@ def settle(
         run: The run that gets the result.
         call: The call.
         status: Outcome of the call.
-        response: What the model reads.
+        output: Output, or the reason why there is none, as the model reads it.
         error: Failure of the call; derived from the status by default.
         settled_at: Time at which the result was there, in seconds since the epoch; now by default.
 
@@ -91,10 +91,10 @@ def settle(
         The context of the span.
     """
     facts = call.facts
-    pending(run).calls.settle(call, status, response)
+    pending(run).calls.settle(call, status, output)
     if error is None and status != "completed":
         kinds: dict[str, type[Exception]] = {"expired": TimeoutError, "failed": ToolError}
-        error = kinds[status](str(response)) if status in kinds else RunCancelled(run.scope.agent, "it was stopped")
+        error = kinds[status](str(output)) if status in kinds else RunCancelled(run.scope.agent, "it was stopped")
     token = otel_context.attach(call.dispatch)
     try:
         with boundary(
@@ -109,7 +109,7 @@ def settle(
         ) as b:
             if error is not None:
                 b.fail(error)
-            b.output(response)
+            b.output(output)
             span = b.span.get_span_context()
             if status == "expired":
                 b.event(AsyncToolExpired.name, {semconv.ASYNC_RESULT_ID: facts.result_id})
@@ -147,16 +147,16 @@ def pending_result(facts: CallFacts) -> JSONObject:
 
 def _answer(call: AsyncCall) -> JSONValue:
     """Return the answer of `async_status`."""
-    facts, response = call.facts, call.response
+    facts, output = call.facts, call.output
     if call.status is None:
         note = "running: this result will be delivered automatically when it completes"
         return {**pending_result(facts), "note": note}
     known: JSONObject = {"resultId": facts.result_id, "toolName": facts.tool_name, "status": call.status}
     if call.status != "completed":
-        return {**known, "error": response}
-    if isinstance(response, tuple):  # content that is not text
-        return (TextPart(json.dumps(known)), *response)
-    return {**known, "result": response}
+        return {**known, "error": output}
+    if isinstance(output, tuple):  # content that is not text
+        return (TextPart(json.dumps(known)), *output)
+    return {**known, "result": output}
 
 
 def deliver(run: Run, b: Boundary) -> bool:

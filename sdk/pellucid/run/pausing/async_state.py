@@ -35,7 +35,7 @@ class AsyncCall:
         request: Request for its result, if another process does the work.
         scope: Scope that cancels it, if it runs in the background of this run; its deadline is that of the call.
         status: Outcome; None while it runs.
-        response: Result, or the reason why there is none, as the model reads it.
+        output: Output, or the reason why there is none, as the model reads it.
         delivered: Whether the model has it.
         ended: Set when its task has ended.
     """
@@ -46,7 +46,7 @@ class AsyncCall:
     request: ExternalRequest | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     status: CallStatus | None = None
-    response: JSONValue = None
+    output: JSONValue = None
     delivered: bool = False
     ended: anyio.Event = field(default_factory=anyio.Event)
 
@@ -99,9 +99,9 @@ class AsyncCalls:
         """Whether there are calls whose results the model does not have."""
         return any(not call.delivered and not call.takes_place for call in self.by_id.values())
 
-    def settle(self, call: AsyncCall, status: CallStatus, response: JSONValue) -> None:
+    def settle(self, call: AsyncCall, status: CallStatus, output: JSONValue) -> None:
         """Set the result of a call, and wake up `wait`."""
-        call.status, call.response = status, response
+        call.status, call.output = status, output
         if self._settled is not None:
             self._settled.set()
 

@@ -54,7 +54,7 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
         calls.by_id[request.result_id] = call
         if (result := request.result) is not None:
             call.status = result.status
-            call.response = request.content_parts or to_response(result.content, run.limits.max_result_bytes)
+            call.output = request.content_parts or to_response(result.output_or_error, run.limits.max_result_bytes)
             calls.end(request, result)
 
 
@@ -72,8 +72,8 @@ def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late
         assert result.status is not None  # set when it was created
         call.request = replace(call.request, result=result)  # whole, to recognize it if it is repeated
         calls.end(call.request, result)
-        response = to_response(result.content, run.limits.max_result_bytes)
-        b.link(settle(run, call, result.status, response, settled_at=result.settled_at))
+        output = to_response(result.output_or_error, run.limits.max_result_bytes)
+        b.link(settle(run, call, result.status, output, settled_at=result.settled_at))
     for result in late:
         ended = calls.ended[result.result_id]
         facts = CallFacts(ended.result_id, ended.tool_name, ended.tool_call_id, EXECUTION)
@@ -91,7 +91,7 @@ def results_in_place(run: Run) -> dict[str, ToolResult]:
         del by_id[call.facts.result_id]
     return {
         call.facts.result_id: ToolResult(
-            call.facts.tool_call_id, call.response, is_error=call.status != "completed", name=call.facts.tool_name
+            call.facts.tool_call_id, call.output, is_error=call.status != "completed", name=call.facts.tool_name
         )
         for call in settled
     }
@@ -105,11 +105,11 @@ def requests_of(calls: AsyncCalls) -> list[ExternalRequest]:
 def _request(call: AsyncCall) -> ExternalRequest:
     if call.request is not None:
         return call.request
-    facts, response = call.facts, call.response
-    parts = response if isinstance(response, tuple) else ()
+    facts, output = call.facts, call.output
+    parts = output if isinstance(output, tuple) else ()
     if parts:
-        response = None
-    result = ExternalResult.of(facts.result_id, call.status, response) if call.status is not None else None
+        output = None
+    result = ExternalResult.of(facts.result_id, call.status, output) if call.status is not None else None
     return ExternalRequest(
         result_id=facts.result_id,
         tool_name=facts.tool_name,
