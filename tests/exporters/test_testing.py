@@ -42,6 +42,36 @@ def test_it_is_the_default_while_it_is_entered() -> None:
     assert len(inner.find("invoke_agent")) == len(outer.find("invoke_agent")) == 1
 
 
+@pytest.mark.parametrize("ended", [0, 1])
+def test_those_that_overlap_end_in_any_order(ended: int) -> None:
+    """The one that is still open captures, and the default before both is restored."""
+    before = current_default()
+    both = capture(), capture()
+    both[0].__enter__()
+    both[1].__enter__()
+    run()
+    both[ended].__exit__(None, None, None)
+    rest = both[1 - ended]
+    assert current_default() is rest
+    run()
+    rest.__exit__(None, None, None)
+    assert current_default() == before
+    assert [len(one.find("invoke_agent")) for one in both] == [ended, 2 - ended]
+
+
+def test_one_that_is_entered_again_ends_from_within() -> None:
+    """The block that ends is the inner one of the same pipeline: those between go on to capture."""
+    before = current_default()
+    outer, inner = capture(), capture()
+    with outer, inner:
+        with outer:
+            assert current_default() is outer
+        assert current_default() is inner
+        run()
+    assert current_default() == before
+    assert (len(outer.spans), len(inner.find("invoke_agent"))) == (0, 1)
+
+
 def test_it_can_be_given_to_an_agent() -> None:
     """Then it need not be entered."""
     telemetry = capture(capture=CapturePolicy("off"))

@@ -51,7 +51,8 @@ def capture(*, capture: CapturePolicy | None = None, fixed: bool = True, recorde
     """Create a pipeline that captures telemetry in memory.
 
     Within its `with` block, agents without `telemetry=` use it, also after a `configure()` in the block. Elsewhere,
-    pass it as `telemetry=`.
+    pass it as `telemetry=`. Blocks hold for all threads and tasks: of several that are open, the one entered last
+    captures, whichever ends first.
 
     Args:
         capture: Capture policy for the content of runs; `None` reads the environment.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
+
+_LOCK: Final = threading.Lock()
 
 
 class Within(AbstractContextManager[None], Generic[ItemT]):
     """Block within which a list has an item at its end; blocks may be nested, and those of several threads overlap.
+
+    An item that was entered several times leaves from the end: the list then ends as it did before the inner block.
 
     It is no decorator, unlike generators with `contextmanager`: one of an async function would end before that runs.
     """
@@ -19,7 +24,10 @@ class Within(AbstractContextManager[None], Generic[ItemT]):
         self._item = item
 
     def __enter__(self) -> None:
-        self._items.append(self._item)
+        with _LOCK:
+            self._items.append(self._item)
 
     def __exit__(self, *_: object) -> None:
-        self._items.remove(self._item)
+        with _LOCK:
+            positions = (at for at, item in enumerate(reversed(self._items), start=1) if item is self._item)
+            del self._items[-next(positions)]
