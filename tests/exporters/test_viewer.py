@@ -98,6 +98,28 @@ async def test_hubs_show_the_slow_one_and_lead_to_a_span(http: httpx.AsyncClient
         assert "discover_tools " in await text_of(http, link.replace("&amp;", "&"))
 
 
+async def test_short_addresses_lead_to_the_page(http: httpx.AsyncClient, reader: StoreReader) -> None:
+    """The beginning of a run's id, the id of a span and a cell of a heatmap are redirected to what they name."""
+    span = spans_named(reader, "chat")[0]
+    for short in (f"/runs/{span.run_id[:12]}/", f"/runs/{span.run_id[:12]}"):
+        assert await led_to(http, short) == f"/runs/{span.run_id}/"
+    assert await led_to(http, f"/runs/{span.run_id}/span/{span.span_id}") == f"/runs/{span.run_id}/{span.sequence}"
+    cells = re.findall(r'href="(/hub/span\?[^"]+)"', await text_of(http, "/hub?id=help-centre&window=15m"))
+    assert cells
+    for cell in cells:
+        _, _, run_id, sequence = (await led_to(http, cell.replace("&amp;", "&"))).split("/")
+        (found,) = (span for span in reader.spans(run_id) if span.sequence == int(sequence))
+        assert found.attributes[semconv.PROVIDER_ID] == "help-centre"
+
+
+async def led_to(http: httpx.AsyncClient, path: str) -> str:
+    """Return the path of the page to which an address is redirected."""
+    answer = await http.get(path)
+    assert answer.history
+    assert answer.status_code == 200, answer.text
+    return answer.url.path
+
+
 async def test_changes_of_a_catalogue_are_a_diff(http: httpx.AsyncClient) -> None:
     """The page of a hub says which tools came, and leads to the discovery that listed them."""
     page = await text_of(http, "/hub?id=help-centre&window=15m")

@@ -8,13 +8,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2 as httpx
 import pytest
 
-from pellucid import Agent, CapturePolicy, DiscoveryProvider, Tool, ToolCall, semconv
-from pellucid.testing import FakeHub, ScriptedModel
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, Message, ModelRequest, Tool, ToolCall, semconv, tool
+from pellucid.errors import ModelError
+from pellucid.models import FallbackModel
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_commands.inspection import show
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.content import RunContent
@@ -158,3 +160,79 @@ async def test_omitted_content_is_named(tmp_path: Path) -> None:
     assert attributes[semconv.CONTENT_OMITTED_COUNTS] == [8]
     content = RunContent(reader, reader.spans(calls[0].run_id))
     assert [content.request(call).missing for call in calls] == [0, 0, 0]
+
+
+async def test_a_call_sent_all_messages_before_it(tmp_path: Path) -> None:
+    """Whatever calls before it have recorded: after a failed attempt, a second model, and further iterations."""
+    sent: list[Sequence[Any]] = []
+
+    def answer(request: ModelRequest) -> Any:
+        sent.append([message.to_dict() for message in request.messages])
+        if len(sent) in {2, 5}:
+            raise ModelError("first", "reset", error_kind="unavailable")
+        return ToolCall("look", {"word": f"word {len(sent)}"}) if len(sent) < 7 else "done"
+
+    def look(word: str) -> str:
+        return f"{word} is a word"
+
+    first, second = FunctionModel(answer, name="first"), FunctionModel(answer, name="second")
+    with storing(tmp_path / "s.db", capture=CapturePolicy("full")) as telemetry:
+        agent = Agent("a", model=FallbackModel(first, second), tools=[tool(look)], telemetry=telemetry)
+        await agent.run("x", history=[Message("user", "a"), Message("assistant", "b")])
+    reader = StoreReader(tmp_path / "s.db")
+    (run,) = reader.runs()
+    spans = reader.spans(run.run_id)
+    content, calls = RunContent(reader, spans), [span for span in spans if span.phase == semconv.INFERENCE]
+    assert len(calls) == len(sent) == 7
+    for call, messages in zip(calls, sent, strict=True):
+        assert [message.message for message in content.request(call).messages] == messages
+
+
+def model_call(number: int, new: Sequence[str], repeats: int = 0, of: int | None = None, **more: Any) -> SpanRow:
+    """Return a model call with new messages, that repeats some of those of an earlier call."""
+    attributes: dict[str, Any] = {semconv.INPUT_MESSAGES: json.dumps([{"role": "user", "text": text} for text in new])}
+    if of is not None:
+        attributes |= {semconv.CONTENT_REPEATED: repeats, semconv.CONTENT_RECORDED_ON: f"{of:016x}"}
+    return SpanRow(
+        run_id="r",
+        sequence=number,
+        trace_id="t",
+        span_id=f"{number:016x}",
+        name="chat",
+        phase=semconv.INFERENCE,
+        start=number,
+        status="ok",
+        attributes={**attributes, **more},
+    )
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([model_call(1, "abc"), model_call(2, "d", 3, of=1)], ["a1", "b1", "c1", "d2 new"]),
+        ([model_call(1, "abc"), model_call(2, "d", 2, of=1)], ["a1", "b1", "d2 new"]),
+        ([model_call(1, "abc"), model_call(2, "d", 5, of=1)], ["2 missing of 1", "a1", "b1", "c1", "d2 new"]),
+        (
+            [
+                model_call(1, "ab"),
+                model_call(2, "x", 2, of=1),
+                model_call(3, "cd", 2, of=1),
+                model_call(4, "e", 4, of=3),
+            ],
+            ["a1", "b1", "c3", "d3", "e4 new"],
+        ),
+        ([model_call(1, "ab"), model_call(2, "c")], ["c2 new"]),
+        ([model_call(1, "ab"), model_call(2, "c", 1, of=2)], ["1 missing of 2", "c2 new"]),
+        ([model_call(1, "ab"), model_call(2, "c", 2, of=9)], ["2 missing of 2", "c2 new"]),
+    ],
+    ids=["all", "the first", "more than were recorded", "a branch", "none", "itself", "of a call that is gone"],
+)
+def test_which_earlier_messages_a_call_sent(calls: Sequence[SpanRow], expected: Sequence[str]) -> None:
+    """Those of the calls that it refers to, in order, as many as it says; the others are counted as missing."""
+    request = RunContent(cast("StoreReader", None), calls).request(calls[-1])
+    assert [
+        f"{message.missing} missing of {message.sequence}"
+        if message.message is None
+        else f"{message.message['text']}{message.sequence}{' new' * message.is_new}"
+        for message in request.messages
+    ] == expected
