@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, Decision, Tool, ToolCall
+from pellucid.durable.values import digest_of, dump
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.testing import FunctionModel, ScriptedModel
@@ -44,6 +45,15 @@ async def test_ids_of_calls(store: RunStore, call_id: str, tool: Tool) -> None:
     run_id = await runs.submit(agent, "go")
     state = await ended(runs, run_id)
     assert (state.status, state.error) == ("completed", None)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, ["\ud800", math.nan], {"a": {"b": math.inf}}])
+def test_numbers_that_are_not_json_are_refused(value: Any) -> None:
+    """Neither a column nor a digest has them: a database, or a reader in another language, would refuse the text."""
+    for encode in (dump, digest_of):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            encode(value)
+    assert dump({"a": "\ud800"}) == '{"a":"\\ud800"}'
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "\ud800", "\x00", {"a": {1: math.nan}}, b"\xff", 10**400])

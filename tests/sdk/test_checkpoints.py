@@ -25,6 +25,7 @@ from pellucid import (
     tool,
 )
 from pellucid.approvals import FileClaims
+from pellucid.approvals.checkpoint import to_text
 from pellucid.errors import AlreadyResumed, CheckpointError
 from pellucid.messages import ServerToolCall, ServerToolResult
 from pellucid.testing import FunctionModel, ScriptedModel
@@ -136,12 +137,30 @@ async def test_what_is_no_checkpoint_of_this_agent_is_refused(change: Any, text:
         await within(agent("never").resume(change(kept), decisions=approved(kept)))
 
 
-async def test_a_conversation_that_is_not_json_cannot_wait() -> None:
+@pytest.mark.parametrize("value", [object(), float("nan"), float("inf"), ["\ud800", float("nan")]])
+async def test_a_conversation_that_is_not_json_cannot_wait(value: Any) -> None:
     """A model of one's own may put anything into a message; the run fails with what it is, not later elsewhere."""
-    message = Message("assistant", [TextPart("hm", vendor={"mine": {"handle": object()}}), CALL])
+    message = Message("assistant", [TextPart("hm", vendor={"mine": {"handle": value}}), CALL])
     broken = Agent("ops", model=FunctionModel(lambda request: ModelResponse(message=message)), tools=[deploy])
     with pytest.raises(CheckpointError, match="has paused, but cannot be saved in a checkpoint"):
         await within(broken.run("x"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), "\ud800", {"a": ["\ud800"]}])
+def test_a_step_of_a_journal_is_strict_json(value: Any) -> None:
+    """PostgreSQL refuses NaN in JSON; a number that is not finite becomes a text."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    read = json.loads(to_text({"value": value}), parse_constant=refuse)["value"]
+    assert read == ({"nan": "NaN", "-inf": "-Infinity"}[str(value)] if isinstance(value, float) else value)
+
+
+def test_a_step_with_half_a_character_and_without_a_number_is_refused() -> None:
+    """Only an escape holds the one, and no JSON the other."""
+    with pytest.raises(CheckpointError, match="not JSON"):
+        to_text({"text": "\ud800", "number": float("nan")})
 
 
 async def test_processes_that_share_a_directory_resume_a_run_once(tmp_path: Path) -> None:
