@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from pellucid_exporters.testing import Captured, check_telemetry
+from support import notes
 from support.clock import SOON
 from support.postgres_server import PostgresServer, postgres_server
 from support.stores import Location
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start be interrupted: a shell's background job ignores that, and so would they."""
+    """Check the notes of boundaries, and let the processes that tests start be interrupted.
+
+    A shell's background job ignores interrupts, and so would they.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    notes.watch()
     if "CI" not in os.environ:  # there, hypothesis has such a profile itself
         hypothesis.settings.register_profile("busy", deadline=None)
         hypothesis.settings.load_profile("busy")
@@ -98,6 +103,14 @@ def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
             check_telemetry(captured)
 
     monkeypatch.setattr(Captured, "__exit__", leave_and_check)
+
+
+@pytest.fixture(autouse=True)
+def _known_notes() -> Iterator[None]:
+    """Refuse notes of a boundary that its phase does not know, which would be missing from its span without a word."""
+    notes.misspelled.clear()
+    yield
+    assert sorted(set(notes.misspelled)) == [], "no attribute, log line or event has these notes; are they misspelled?"
 
 
 @pytest.fixture

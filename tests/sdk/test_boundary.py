@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ast
 import contextvars
 import logging
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,8 +26,10 @@ from pellucid import (
 )
 from pellucid.events import Event, ToolsDiscoveryCompleted, ToolsDiscoveryFailed, ToolsDiscoveryStarted
 from pellucid.telemetry import DISCOVERY, DISPATCH, Boundary, Scope, boundary
+from pellucid.telemetry.phases import BACKGROUND_DISCOVERY, PHASES
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import TICK, Captured, capture
+from support import notes
 from support.runs import attributes, ending, span_id
 
 if TYPE_CHECKING:
@@ -118,6 +122,7 @@ def test_what_a_sampler_may_ask_for_is_there_from_the_start(telemetry: Captured)
         (span,) = telemetry.started
         before = dict(span.attributes or {})
         b.note(tool_count=1, cache="hit", unknown="left out", digest=None)
+    notes.misspelled.clear()
     after = attributes(telemetry.span("discover_tools"))
     assert before == {
         semconv.RUN_ID: "r1",
@@ -403,3 +408,23 @@ def test_an_error_without_a_text_is_an_error_like_others(telemetry: Captured) ->
     assert (outcome, status) == ("failed", "ERROR")
     assert str(error_type).endswith("Unprintable")
     assert telemetry.value(semconv.TELEMETRY_ERRORS, pellucid_telemetry_part="recording") == 1
+
+
+def test_a_misspelled_note_fails_its_test(telemetry: Captured) -> None:
+    """Whether it is given at the start, later, as a label or read; a run of a user never fails of it."""
+    with boundary(run_scope(telemetry), DISPATCH, "add", tol_name="add") as b:
+        b.note(tool_nam="add", tool_name="add")
+        b.label(tool="add")
+        assert b.noted("tools") is None
+    assert notes.misspelled == [f"dispatch: {name}" for name in ("tol_name", "tool_nam", "tool", "tools")]
+    notes.misspelled.clear()
+    assert telemetry.span("execute_tool add").attributes[semconv.TOOL_NAME] == "add"
+
+
+def test_the_notes_of_all_calls_are_known() -> None:
+    """In the code too, also where no test comes by: each keyword of `note` is one of some phase."""
+    every = {name for phase in (*PHASES.values(), BACKGROUND_DISCOVERY) for name in notes.known(phase)}
+    for file in (Path(__file__).parents[2] / "sdk").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "note":
+                assert {word.arg for word in node.keywords} - {None} <= every, f"{file}:{node.lineno}"
