@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import pellucid
-from bench.measure import BUDGETS, SDK, cycles, executed, installed
+from bench.measure import BUDGETS, SDK, cycles, demo, executed, installed
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other Pythons count the lines of an expression otherwise")
@@ -21,3 +21,8 @@ def test_what_users_see_and_install() -> None:
     assert len(pellucid.__all__) <= BUDGETS["public names of pellucid"]
     assert installed() <= BUDGETS["packages that pip installs"]
     assert cycles(SDK) == []
+
+
+def test_what_the_demo_takes() -> None:
+    """A program that shows a runtime is read like one."""
+    assert demo() <= BUDGETS["code lines of the demo"]

@@ -24,21 +24,6 @@ pytestmark = pytest.mark.integration
 
 MAIN = "import sys; from pellucid.cli import main; sys.exit(main())"
 
-COUNTED = {
-    "model calls": "4 3 3",
-    "calls of reserve_dock": "1 1 1",
-    "dispatches of quote_road": "1 1 1",
-    "dispatches of quote_rail": "1 1 1",
-    "answers that count": "1 1 1",
-    "repeated answers": "1 1",
-    "expired calls": "1 1",
-    "late answers": "1 1",
-    "waits for an answer": "2 2",
-    "kills": "1",
-    "passes": "2 2",
-    "recovered passes": "1 1",
-}
-
 
 def run_process(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the demo to its end."""
@@ -104,8 +89,6 @@ def check(shown: str, workers: set[str], *, is_served: bool = False) -> None:
         assert any((worker, name, parent) in tree for worker in continued), name
     spans, processes = (29, 4) if is_served else (25, 3)
     assert f"{spans} spans of {processes + len(continued)} processes" in shown
-    rows = [re.match(r"  (\w+(?: \w+)*)((?: +\d+)+)", line) for line in section(shown, "Counted")[1:]]
-    assert {row[1]: row[2].split() for row in rows if row} == {name: text.split() for name, text in COUNTED.items()}
     assert "WRONG" not in shown
     assert shown.count("  ok  ") == 7
     assert "Road: 1,860 EUR, 3 days. Rail: no quote" in " ".join(shown.split())
@@ -115,7 +98,7 @@ def check(shown: str, workers: set[str], *, is_served: bool = False) -> None:
 
 
 def test_continues_a_killed_run_on_sqlite(tmp_path: Path) -> None:
-    """Four processes make one trace, the numbers of three sources agree, and the rows stay in the file."""
+    """Four processes make one trace, what each did agrees with the rows, and these stay in the file."""
     shown = run_demo("--store", "sqlite:///durable.db", cwd=tmp_path)
     check(shown, {"worker 2"})
     assert "stays in sqlite:///durable.db" in shown

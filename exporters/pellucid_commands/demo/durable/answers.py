@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 import requests
@@ -27,18 +27,6 @@ class Address:
     token: str | None
 
 
-class Answers(Protocol):
-    """Returns results, and shows that work goes on."""
-
-    async def settle(self, address: Address, output: dict[str, Any]) -> str:
-        """Return a result; return whether it was `settled`, a `duplicate`, `late` or in `conflict`."""
-        ...
-
-    async def heartbeat(self, address: Address) -> None:
-        """Extend the deadline of a call."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class StoreAnswers:
     """Results to the store."""
@@ -46,7 +34,7 @@ class StoreAnswers:
     runs: DurableRuns
 
     async def settle(self, address: Address, output: dict[str, Any]) -> str:
-        """Return a result."""
+        """Return a result; return whether it was `settled`, a `duplicate`, `late` or in `conflict`."""
         return (await self.runs.settle(address.result_id, output=output)).outcome
 
     async def heartbeat(self, address: Address) -> None:

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind
 
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.demo.durable.agent import PATIENCE
-from pellucid_commands.demo.durable.answers import Address, Answers, HTTPAnswers, StoreAnswers
+from pellucid_commands.demo.durable.answers import Address, HTTPAnswers, StoreAnswers
 from pellucid_commands.demo.durable.notes import Notebook
 from pellucid_commands.demo.durable.options import ProcessOptions, run_process
 
@@ -54,7 +54,7 @@ class _Job:
 class JobProcess:
     """Jobs that were accepted, by tool."""
 
-    answers: Answers
+    answers: HTTPAnswers | StoreAnswers
     notebook: Notebook
     queue: Path
     jobs: dict[str, _Job] = field(default_factory=dict)

@@ -16,7 +16,6 @@ from pellucid.durable_runs import CallTokens, Completion
 from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
 from pellucid_exporters.file.options import File, LineType
-from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -91,11 +90,6 @@ class ProcessOptions:
         return Path(self.folder, "spans")
 
     @property
-    def metrics(self) -> Path:
-        """Folder of the metrics, one file for each process."""
-        return Path(self.folder, "metrics")
-
-    @property
     def errors(self) -> Path:
         """File of the process's standard error."""
         return Path(self.folder, f"{self.process}.log")
@@ -128,23 +122,13 @@ class ProcessOptions:
             yield queue
 
     def configure_telemetry(self) -> Telemetry:
-        """Write the spans of this process to a file, and keep its metrics for `write_metrics`."""
+        """Write the spans of this process to a file."""
         return configure(
             "pellucid-demo",
             file=File(self.spans / f"{self.process}.jsonl", types=SPANS),
-            prometheus=Prometheus(port=None),
             otlp=self.otlp or False,
             resource={"service.instance.id": self.process},
         )
-
-    def write_metrics(self, telemetry: Telemetry) -> None:
-        """Write the metrics of this process, as Prometheus would scrape them now."""
-        app = telemetry.metrics_app
-        if app is not None:
-            path = self.metrics / f"{self.process}.txt"
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(app.answer("GET", "", {}).body)
-            partial.replace(path)
 
 
 def run_process(work: Callable[[ProcessOptions, Telemetry], Awaitable[None]]) -> None:
@@ -153,6 +137,5 @@ def run_process(work: Callable[[ProcessOptions, Telemetry], Awaitable[None]]) ->
     telemetry = options.configure_telemetry()
     try:
         anyio.run(work, options, telemetry)
-        options.write_metrics(telemetry)
     finally:
         telemetry.shutdown(DELIVERY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -15,18 +14,16 @@ from pellucid.durable_runs.records import span_of
 from pellucid.nats.options import places_of, servers_of
 from pellucid.text import clean
 from pellucid_commands.demo.durable.agent import QUESTION
-from pellucid_commands.demo.durable.counts import HEAD
 from pellucid_commands.demo.durable.trace import tree_of
 from pellucid_commands.demo.page import COLLECTOR, paragraph, row, say, title
 from pellucid_exporters.console import Console
 from pellucid_exporters.console.displays import make_writer
-from pellucid_exporters.console.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid.durable import RunRecord
-    from pellucid_commands.demo.durable.counts import Check, Row
+    from pellucid_commands.demo.durable.checks import Check
     from pellucid_commands.demo.durable.options import ProcessOptions
     from pellucid_commands.demo.durable.results import Results
     from pellucid_commands.demo.durable.watch import Moment
@@ -81,17 +78,10 @@ class Report:
         writer.show(tree_of(spans, span_of(results.run.trace), results.killed), busy=False)
         writer.stop()
 
-    def counts(self, rows: Sequence[Row], checks: Sequence[Check]) -> None:
-        """Print what was counted, and the checks."""
-        self._title("Counted")
-        cells = [
-            (name, *("" if value is None else f"{value}" for value in values), remark) for name, *values, remark in rows
-        ]
-        say(textwrap.indent(table(HEAD, cells), "  ") + "\n")
-        row("on disk", "what the tools, the model and the job process noted in a file")
-        row("store", "rows and journal of the run")
-        row("telemetry", "counters and histograms of all processes, added up")
-        say()
+    def checks(self, checks: Sequence[Check]) -> None:
+        """Print the checks."""
+        self._title("Checked")
+        row("on disk", "what each process noted, beside the rows, the journal and the spans")
         for statement, is_true in checks:
             row("ok" if is_true else "WRONG", statement)
         say()

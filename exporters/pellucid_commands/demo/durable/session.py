@@ -13,7 +13,7 @@ import anyio
 from pellucid.durable.records import FINAL
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid.nats import NATSQueue
-from pellucid_commands.demo.durable.counts import checks_of, rows_of
+from pellucid_commands.demo.durable.checks import checks_of
 from pellucid_commands.demo.durable.notes import Notebook
 from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
 from pellucid_commands.demo.durable.processes import Processes
@@ -54,7 +54,7 @@ def show(arguments: Namespace) -> int:
             otlp=arguments.otlp,
             key=token_urlsafe(32) if arguments.serve else None,
         )
-        for path in (options.jobs, options.spans, options.metrics):
+        for path in (options.jobs, options.spans):
             path.mkdir()
         telemetry = options.configure_telemetry()
         try:
@@ -64,7 +64,7 @@ def show(arguments: Namespace) -> int:
     report.answer(results.run)
     report.trace(results)
     checks = checks_of(results)
-    report.counts(rows_of(results), checks)
+    report.checks(checks)
     report.next_steps(results, arguments.store, arguments.otlp)
     return 0 if all(is_true for _, is_true in checks) else 1
 

@@ -23,7 +23,6 @@ async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
     async def stall() -> None:
         # What was recorded up to here has left the process by now, as it would during a slow answer.
         await anyio.to_thread.run_sync(telemetry.flush, DELIVERY)
-        options.write_metrics(telemetry)
         notebook.write("stall")
         await anyio.sleep_forever()
 
