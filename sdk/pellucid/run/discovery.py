@@ -28,8 +28,7 @@ async def discover(run: Run) -> Catalog:
     """
     setup = run.setup
     guard = partial(_guarded, run, setup.reliability) if setup.reliability is not None else None
-    within = run.limits.discovery_timeout
-    parts = await list_all(setup.listers, run.scope, _context_of(run), within=within, guard=guard)
+    parts = await list_all(setup.listers, run.scope, _context_of(run), within=run.limits.discovery_timeout, guard=guard)
     return await setup.catalogs.merged(parts)
 
 

@@ -64,6 +64,11 @@ class Validator:
 
         return Steps(self._schema)
 
+    @cached_property
+    def accepts(self) -> Callable[[JSONValue], bool]:
+        """Whether a value is valid for certain, as a function; `issues` tells of another."""
+        return self._validator.is_valid if self._is_simple else lambda _value: False
+
     def issues(self, value: JSONValue) -> Sequence[str]:
         """Return the issues of a value, one line each with the path and without values; empty if it is valid."""
         if not self._is_simple and not self._steps.are_few(value):

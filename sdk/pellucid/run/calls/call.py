@@ -165,7 +165,7 @@ def read_arguments(tool: Tool, request: ToolCall) -> tuple[JSONObject, ToolError
     if not problem:
         if not isinstance(arguments, dict):
             problem = "are not a JSON object. Send one JSON object."
-        elif issues := tool.validator.issues(arguments):
+        elif not tool.validator.accepts(arguments) and (issues := tool.validator.issues(arguments)):
             problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
         else:
             return arguments, None
