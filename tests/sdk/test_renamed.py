@@ -11,24 +11,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import (
-    Agent,
-    DiscoveryContext,
-    ExternalCall,
-    ExternalRequest,
-    ExternalResult,
-    Limits,
-    Tool,
-    ToolCall,
-    ToolContext,
-    tool,
-)
+from pellucid import Agent, DiscoveryContext, ExternalRequest, ExternalResult, Limits, Tool, ToolCall, ToolContext, tool
+from pellucid.approvals import ExternalCall
 from pellucid.approvals.checkpoint import Checkpoint, to_text
 from pellucid.durable import CallRecord
 from pellucid.durable_runs import CallTokens
 from pellucid.instants import instant
 from pellucid.testing import ScriptedModel
-from pellucid.testing.outside import Completion
+from pellucid.testing.outside import JobCompletion
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -78,7 +68,7 @@ def job(**options: Any) -> Tool:
         (lambda **given: replace(REQUEST, **given), "deadline", "expires_at", 9.0),
         (lambda **given: replace(RECORD, **given), "deadline", "expires_at", 9.0),
         (lambda **given: replace(RECORD, **given), "payload", "output", {"x": 1}),
-        (Completion, "response", "output", 1),
+        (JobCompletion, "response", "output", 1),
     ],
 )
 def test_an_old_name_is_the_new_one(make: Callable[..., Any], old: str, new: str, value: Any) -> None:

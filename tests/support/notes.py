@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid import Settings
+from pellucid.models import Settings
 from pellucid.telemetry.boundary import Boundary
 from pellucid.telemetry.phases import INFERENCE, PAYLOADS, RUN, Phase
 
