@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +18,10 @@ from pellucid.concurrency.tasks import in_event_loop, load_backend
 from pellucid.context import DiscoveryContext, Identity
 from pellucid.messages import Message
 from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
-from pellucid.run.journal import Journal, LiveText
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
-from pellucid.run.start import Input, ResumeRequest, conversation, create_run, journal_of
-from pellucid.run.state import CallerContext, Configuration, Run, Setup
+from pellucid.run.start import Input, ResumeRequest, conversation, new_run
+from pellucid.run.state import Configuration, Run, Setup
 from pellucid.setup import copied, make_setup
 from pellucid.signatures import shows
 from pellucid.telemetry import Listeners, Observable
@@ -147,7 +146,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             OutputError: the model's answer is not of the type `output`, at the second attempt either.
         """
         check_options("Agent.run()", options, RunOptions)
-        return await execute(self._create_run(conversation(options.get("history", ()), input), deps, options))
+        return await execute(self._new_run(conversation(options.get("history", ()), input), deps, options))
 
     @overload
     def run_sync(
@@ -185,7 +184,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
 
         check_options("Agent.stream()", options, RunOptions)
         messages = conversation(options.get("history", ()), input)
-        return RunStream[OutputT_co](self._create_run(messages, deps, options, Listeners()))
+        return RunStream[OutputT_co](self._new_run(messages, deps, options, Listeners()))
 
     @overload
     async def resume(
@@ -219,7 +218,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             PellucidError: any other error that `run` raises.
         """
         check_options("Agent.resume()", options, ResumeOptions)
-        return await execute(self._create_run(_resume_request(checkpoint, options), deps, options))
+        return await execute(self._new_run(_resume_request(checkpoint, options), deps, options))
 
     @overload
     def resume_sync(
@@ -257,7 +256,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         from pellucid.run.stream import RunStream
 
         check_options("Agent.resume_stream()", options, ResumeOptions)
-        return RunStream[OutputT_co](self._create_run(_resume_request(checkpoint, options), deps, options, Listeners()))
+        return RunStream[OutputT_co](self._new_run(_resume_request(checkpoint, options), deps, options, Listeners()))
 
     def as_tool(
         self, name: str | None = None, description: str | None = None, *, timeout: float | None = None
@@ -371,28 +370,19 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
-    def _create_run(
+    def _new_run(
         self,
         source: Sequence[Message] | ResumeRequest,
         deps: Any,
         options: CallerOptions,
         stream: Listeners | None = None,
-        journal: Journal | None = None,
-        live: LiveText | None = None,
-        check_tools: Callable[[Iterable[Tool]], None] | None = None,
     ) -> Run:
-        configuration = self._configuration
-        caller = CallerContext(
-            identity=options.get("identity"),
-            signal=options.get("signal"),
-            deps=deps,
-            stream=stream,
-            pipeline=configuration.pipeline,
-            journal=journal_of(journal),
-            live=live,
-            check_tools=check_tools,
-        )
-        return create_run(configuration.setup, source, caller)
+        return new_run(self._configuration, source, deps, options, stream=stream)
+
+
+def configuration_of(agent: Agent[Any, Any]) -> Configuration:
+    """Return the configuration of the runs that an agent starts now; for those who make them with `new_run`."""
+    return agent._configuration  # noqa: SLF001  (of this module)
 
 
 def _background(configuration: Callable[[], Configuration]) -> BackgroundWarmUp:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken, Identity
@@ -25,7 +25,7 @@ from pellucid.models import ModelRequest, ModelResponse, StreamItem
 from pellucid.options import CallerOptions
 from pellucid.run.ending import end_unresumed
 from pellucid.run.pausing.pausing import pausing_of
-from pellucid.run.start import ResumeRequest
+from pellucid.run.start import ResumeRequest, new_run
 from pellucid.run.state import Run
 from pellucid.telemetry import Pipeline, Scope
 
@@ -140,7 +140,7 @@ def _run_of(
 ) -> Run:
     options: CallerOptions = {"identity": identity} if identity is not None else {}
     journal = StoreJournal(store, claim, CancelToken())
-    return agent._create_run(source, None, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    return new_run(configuration_of(agent), source, None, options, journal=journal)
 
 
 def _others(calls: Sequence[CallRecord], known: Collection[str]) -> list[ExternalRequest]:

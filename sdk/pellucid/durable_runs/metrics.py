@@ -14,7 +14,7 @@ from opentelemetry.trace import Tracer, get_current_span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import CallStatus
 from pellucid.concurrency.forks import reset_in_child
@@ -150,7 +150,7 @@ class StoreMetrics:
 
     async def _emit_late(self, call: CallRecord, status: CallStatus) -> None:
         """Emit a late result to the listeners of the telemetry and of the run's agent."""
-        listeners = [agent._setup.listeners for agent in self._agents.values()]  # noqa: SLF001  (not public)
+        listeners = [configuration_of(agent).setup.listeners for agent in self._agents.values()]
         receivers = [*self._current_scope().listeners, *listeners]
         if not any(receiver.has_listener(AsyncToolLate.name) for receiver in receivers):
             return
@@ -166,7 +166,7 @@ class StoreMetrics:
             run_id=run.id,
             identity=identity_of(run),
             pipeline=self._telemetry,
-            listeners=(agent._setup.listeners,) if agent is not None else (),  # noqa: SLF001  (not public)
+            listeners=(configuration_of(agent).setup.listeners,) if agent is not None else (),
         )
         payload = {
             "result_id": call.id,

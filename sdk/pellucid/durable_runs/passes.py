@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import anyio
 from opentelemetry.context import attach, detach
 
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import settled_ids, source_of
@@ -37,6 +37,7 @@ from pellucid.options import CallerOptions
 from pellucid.run.journal import LiveText
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
+from pellucid.run.start import new_run
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_json
 from pellucid.telemetry import Scope
@@ -103,7 +104,7 @@ async def _run_pass(
         options: CallerOptions = {"signal": token}
         if identity is not None:
             options["identity"] = identity
-        run = agent._create_run(source, deps, options, journal=journal, live=live)  # noqa: SLF001  (not public: a journal is the SDK's)
+        run = new_run(configuration_of(agent), source, deps, options, journal=journal, live=live)
     except StoreUnavailable:
         raise
     except Exception as error:  # noqa: BLE001  (the rows are damaged, or not this agent's)

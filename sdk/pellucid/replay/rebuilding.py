@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from pellucid import semconv
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
@@ -70,7 +70,8 @@ def _rebuilt(taped: TapedRun, passes: Sequence[TapedRun]) -> Setup:
         pin=known["pin"],
     )
     schema = output.schema if output is not None else None
-    return replace(agent._setup, output=output, parameters=digest_of_parameters(settings, schema))  # noqa: SLF001
+    setup = configuration_of(agent).setup
+    return replace(setup, output=output, parameters=digest_of_parameters(settings, schema))
 
 
 class _RebuiltOutput(Output[Any]):

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypedDict, Unpack, get_args, overload
 from opentelemetry import metrics, trace
 
 from pellucid import semconv
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.models import Model
@@ -138,7 +138,7 @@ async def replay(
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
-    configured = agent._configuration if agent is not None else Configuration(rebuilt_setup(passes))  # noqa: SLF001
+    configured = configuration_of(agent) if agent is not None else Configuration(rebuilt_setup(passes))
     setup, own = configured.setup, configured.pipeline
     if setup.name != passes[0].agent:
         raise ConfigError(

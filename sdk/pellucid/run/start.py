@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
@@ -14,10 +14,12 @@ from pellucid.approvals.decisions import Decision
 from pellucid.approvals.external import ExternalResult
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
-from pellucid.run.journal import Folded, Journal
+from pellucid.run.journal import Folded, Journal, LiveText
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
-from pellucid.run.state import CallerContext, Run, Setup
+from pellucid.run.state import CallerContext, Configuration, Run, Setup
+from pellucid.telemetry import Listeners
 from pellucid.text import excerpt
+from pellucid.tools.tool import Tool
 
 Input: TypeAlias = str | Message | Sequence[Message]
 
@@ -65,6 +67,42 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
     prepare(run, checkpoint, source.decisions, source.results, source.claims, source.folded)
     pausing_of(run).links = source.links
     return run
+
+
+def new_run(
+    configuration: Configuration,
+    source: Sequence[Message] | ResumeRequest,
+    deps: Any,
+    options: Mapping[str, Any],
+    *,
+    stream: Listeners | None = None,
+    journal: Journal | None = None,
+    live: LiveText | None = None,
+    check_tools: Callable[[Iterable[Tool]], None] | None = None,
+) -> Run:
+    """Create a run for a caller, without starting it.
+
+    Args:
+        configuration: Configuration of the agent.
+        source: What it starts from.
+        deps: Value for tools.
+        options: `CallerOptions` of the caller.
+        stream, journal, live, check_tools: As for `CallerContext`.
+
+    Raises:
+        CheckpointError: as for `create_run`.
+    """
+    caller = CallerContext(
+        identity=options.get("identity"),
+        signal=options.get("signal"),
+        deps=deps,
+        stream=stream,
+        pipeline=configuration.pipeline,
+        journal=journal_of(journal),
+        live=live,
+        check_tools=check_tools,
+    )
+    return create_run(configuration.setup, source, caller)
 
 
 def journal_of(journal: Journal | None) -> RunJournal:

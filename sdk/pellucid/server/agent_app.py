@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.errors import ConfigError
 from pellucid.messages import Role
 from pellucid.server.access import Access
@@ -78,7 +78,7 @@ def create_agent_app(
         raise ConfigError(f"create_agent_app: give one or more agents of different names, not {names}")
 
     async def check() -> None:
-        not_ready = [agent.name for agent in listed if not agent.ready() and agent._setup.is_warm]  # noqa: SLF001
+        not_ready = [agent.name for agent in listed if not agent.ready() and configuration_of(agent).setup.is_warm]
         if not_ready:
             raise Problem(503, f"tool providers have not answered yet, of the agents {', '.join(not_ready)}")
 

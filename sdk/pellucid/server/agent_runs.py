@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pellucid.agent import Agent
+from pellucid.agent import Agent, configuration_of
 from pellucid.errors import StoreNeeded
 from pellucid.options import RunOptions
-from pellucid.run.start import conversation
+from pellucid.run.start import conversation, new_run
 from pellucid.server.access import Access
 from pellucid.server.attached_runs import AttachedRun
 from pellucid.server.bodies import BodyReader
@@ -85,11 +85,12 @@ class AgentEndpoints:
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
         options: RunOptions = {"identity": identity}
         is_streamed = "text/event-stream" in request.headers.get("accept", "")
-        run = agent._create_run(  # noqa: SLF001  (not public: what a run may be offered is checked by the server)
+        run = new_run(
+            configuration_of(agent),
             conversation((), input_of(body, self.roles)),
             self.deps,
             options,
-            Listeners() if is_streamed else None,
+            stream=Listeners() if is_streamed else None,
             check_tools=refuse_external,
         )
         return AttachedRun(run, heartbeat=self.heartbeat, timeout=self.timeout, draining=self.draining)
