@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from typing import Any, Generic, overload
@@ -11,26 +11,20 @@ from typing import Any, Generic, overload
 from anyio.lowlevel import current_token
 from opentelemetry.trace import get_current_span
 
-from pellucid.concurrency.race import OutOfTime, race
-from pellucid.context import DiscoveryContext, Identity, Limits, ToolContext
-from pellucid.errors import PolicyHalt, ToolError
+from pellucid.context import DiscoveryContext, Identity, Limits
 from pellucid.messages import ToolCall, ToolResult
+from pellucid.models import ModelRequest, ModelResponse, PublishedPrices, StreamItem
 from pellucid.offer import Policy
 from pellucid.offer.permission import Permissions
-from pellucid.offer.policy import Ruling
 from pellucid.providers import ExplainContext, Lister, ToolProvider
 from pellucid.providers.listing import audience_of
 from pellucid.providers.provider import close
-from pellucid.run.calls.approved import needs_approval
-from pellucid.run.calls.call import read_arguments, unknown_tool
-from pellucid.run.calls.core import function_of, observed_call, out_of_time, progress_of
-from pellucid.run.tool_results import failure_of, result_of
-from pellucid.telemetry import Boundary, Listeners, Observable, Pipeline, Scope, enter_scope, leave_scope
+from pellucid.run.dispatch import handle
+from pellucid.run.state import CallerContext, Run, Setup
+from pellucid.telemetry import Listeners, Observable, Pipeline, Scope, enter_scope, leave_scope
 from pellucid.tools import Tool
 from pellucid.tools.catalog import Catalog, Catalogs
 from pellucid.tools.catalog_cache import Remembered
-from pellucid.tools.collisions import Binding
-from pellucid.tools.tool import MetaTool
 from pellucid.types import DepsT, DepsT_contra, JSONObject
 
 __all__ = ["ObservedProvider", "observe"]
@@ -57,11 +51,29 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
         self.limits = limits
         self._telemetry = telemetry
         self._identity = identity
-        self._permissions = Permissions(policy, limits.policy_timeout) if policy is not None else None
         self._own = Listeners()
         untyped: ToolProvider[Any] = inner
         self._lister = Lister(untyped)
-        self._catalogs = Catalogs()
+        self._setup = Setup(
+            name="",
+            description=None,
+            model=_NoModel(),
+            instructions=None,
+            output=None,
+            settings={},
+            parameters="",
+            prices=PublishedPrices(),
+            reliability=None,
+            tools=(),
+            listers=(self._lister,),
+            limits=limits,
+            catalogs=Catalogs(),
+            listeners=self._own,
+            skills={},
+            permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
+            pin=False,
+            is_standalone=True,
+        )
         self._listed: Remembered[Catalog] = Remembered()
         vars(self).update(self._lister.facts._asdict())
 
@@ -142,17 +154,13 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
         ctx = DiscoveryContext(identity=identity)
         catalog = self._listed.get(audience_of(ctx)) or await self._list(ctx)
         request = ToolCall(name, arguments, tool_call_id or f"call_{uuid.uuid4().hex}")
-        binding = catalog.find_listed(name)
-        with self._scope(identity) as scope, observed_call(scope, binding, request, scope.now()) as b:
-            b.input(arguments)
-            try:
-                value = await self._perform(scope, b, catalog, binding, request, deps, approved=approved)
-                result = await result_of(request, value, self.limits.max_result_bytes)
-            except Exception as error:  # noqa: BLE001  (any exception of a tool is a result, as in a run)
-                b.fail(error)
-                result = failure_of(request, error, self.limits.max_result_bytes)
-            b.output(result.to_dict()["response"])
-            return result
+        with self._scope(identity) as scope:
+            caller = CallerContext(identity=None, signal=None, deps=deps, namespace=uuid.uuid4())
+            run = Run(self._setup, (), caller, scope)
+            run.token = current_token()
+            result = await handle(run, catalog, request, {} if approved else None)
+        assert isinstance(result, ToolResult)  # nothing waits outside of a run
+        return result
 
     def listed_tool(self, name: str) -> Tool[DepsT_contra] | None:
         """Return a tool of the list that the provider's identity got last; None if it is not in it."""
@@ -181,74 +189,26 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
     async def _list(self, ctx: DiscoveryContext) -> Catalog:
         with self._scope(ctx.identity) as scope:
             listed = await self._lister.list(scope, ctx, self.limits.discovery_timeout)
-            catalog = await self._catalogs.merged([listed])
-            if self._permissions is not None:
+            catalog = await self._setup.catalogs.merged([listed])
+            if (permissions := self._setup.permissions) is not None:
                 span = get_current_span().get_span_context()
-                catalog = await self._permissions.offer(scope, span, catalog, catalog.bindings, set())
+                catalog = await permissions.offer(scope, span, catalog, catalog.bindings, set())
         self._listed.put(audience_of(ctx), catalog, len(catalog.bindings))
         return catalog
 
-    async def _perform(
-        self,
-        scope: Scope,
-        b: Boundary,
-        catalog: Catalog,
-        binding: Binding | None,
-        request: ToolCall,
-        deps: Any,
-        *,
-        approved: bool,
-    ) -> Any:
-        """Check a call, and run the tool within its timeout."""
-        if binding is None:
-            raise unknown_tool(request.name, catalog)
-        tool, span = binding.tool, b.span.get_span_context()
-        assert request.id is not None
-        if request.name in catalog.denied and self._permissions is not None:
-            b.note(permission="deny")
-            ruling = Ruling("deny", catalog.denied[request.name].reason)
-            self._permissions.check(scope, span, binding, request.id, ruling)
-        if tool.execution is not None or isinstance(tool, MetaTool):
-            raise ToolError(f"Tool {tool.name!r} works only in a run of an agent.", error_type="run_required")
-        arguments, error = read_arguments(tool, request)
-        if error is not None:
-            raise error
-        loop = current_token()
-        ctx = ToolContext(
-            tool_call_id=request.id,
-            idempotency_key=str(uuid.uuid4()),
-            identity=scope.identity,
-            deps=deps,
-            progress=progress_of(scope, span, loop, request),
-        )
-        must_ask = await self._permit(scope, b, binding, arguments, request.id)
-        needed, fault = await needs_approval(tool, arguments, lambda: ctx)
-        if (must_ask or needed) and not approved:
-            raise ToolError(
-                f"Not run: a person must approve calls of tool {tool.name!r}.", error_type="approval_required"
-            ) from fault
-        timeout = tool.timeout if tool.timeout is not None else self.limits.tool_timeout
-        try:
-            return await race(function_of(tool), arguments, ctx, within=timeout, token=loop, at_once=True)
-        except OutOfTime:
-            raise out_of_time(tool, timeout) from None
 
-    async def _permit(
-        self, scope: Scope, b: Boundary, binding: Binding, arguments: JSONObject, tool_call_id: str
-    ) -> bool:
-        """Check a call against the policy; return whether a person must approve it."""
-        if self._permissions is None:
-            return False
-        b.note(permission="deny")  # replaced once the policy has decided
-        ruling = await self._permissions.rule(scope, binding, arguments, tool_call_id)
-        b.note(permission=ruling.permission)
-        if ruling.permission == "ask":
-            return True
-        try:
-            self._permissions.check(scope, b.span.get_span_context(), binding, tool_call_id, ruling)
-        except PolicyHalt as halt:
-            raise ToolError(f"Not run: {halt.reason}.", error_type=halt.error_type) from halt
-        return False
+class _NoModel:
+    """Stand-in for the model of a setup that has no runs."""
+
+    name = provider_name = ""
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Fail: nobody asks it."""
+        raise NotImplementedError
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Fail: nobody asks it."""
+        raise NotImplementedError
 
 
 def observe(

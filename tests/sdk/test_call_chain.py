@@ -7,14 +7,12 @@ from typing import Any, Final
 import pytest
 
 from bench.measure import first_run
-from pellucid import Agent, Reliability, Tool
+from pellucid import Agent, Reliability, Tool, observe, static_tools
 from pellucid.reliability import Rule, ok
 from pellucid.run.calls.chain import LINKS, Need, chain_of
 from pellucid.testing import ScriptedModel
 
-ORDER: Final = (
-    "in_turn bound journalled approved observed begun guarded refused permitted activating background enqueued run_tool"
-)
+ORDER: Final = "in_turn bound journalled approved in_span begun guarded unattended refused permitted activating background enqueued run_tool"
 RULES: Final = Reliability([Rule(when=lambda s: False, then=ok(), kind="never")])
 
 
@@ -36,15 +34,15 @@ def test_the_order_of_the_links() -> None:
 
 
 CHAINS: Final = [
-    ({}, {}, "bound observed refused run_tool"),
-    ({}, {"is_one_of_several": True}, "in_turn bound observed refused run_tool"),
-    ({"serial": True}, {}, "in_turn bound observed refused run_tool"),
-    ({"needs_approval": True}, {}, "bound approved observed refused run_tool"),
-    ({}, {"is_durable": True}, "bound journalled observed begun refused run_tool"),
-    ({}, {"reliability": RULES}, "bound observed guarded refused run_tool"),
-    ({}, {"policy": lambda _request: "allow"}, "bound approved observed refused permitted run_tool"),
-    ({"execution": "same-invocation"}, {}, "bound observed refused background"),
-    ({"execution": "external-dispatch"}, {}, "bound observed refused enqueued"),
+    ({}, {}, "bound in_span refused run_tool"),
+    ({}, {"is_one_of_several": True}, "in_turn bound in_span refused run_tool"),
+    ({"serial": True}, {}, "in_turn bound in_span refused run_tool"),
+    ({"needs_approval": True}, {}, "bound approved in_span refused run_tool"),
+    ({}, {"is_durable": True}, "bound journalled in_span begun refused run_tool"),
+    ({}, {"reliability": RULES}, "bound in_span guarded refused run_tool"),
+    ({}, {"policy": lambda _request: "allow"}, "bound approved in_span refused permitted run_tool"),
+    ({"execution": "same-invocation"}, {}, "bound in_span refused background"),
+    ({"execution": "external-dispatch"}, {}, "bound in_span refused enqueued"),
 ]
 
 
@@ -54,9 +52,18 @@ def test_a_call_passes_through_the_links_that_it_needs(tool: Any, options: Any, 
     assert names(Tool(name="work", run=run, **tool), **options) == chain
 
 
+@pytest.mark.parametrize("options", [{}, {"serial": True}, {"needs_approval": True}], ids=str)
+def test_a_call_outside_of_a_run_passes_through_the_same_chain(options: dict[str, Any]) -> None:
+    """With `unattended` in place of the links that end or pause a run."""
+    tool = Tool(name="work", run=run, **options)
+    setup = observe(static_tools([tool]), policy=lambda _request: "allow")._setup
+    links = chain_of(Need(setup, is_durable=False, is_one_of_several=False, tool=tool))
+    assert " ".join(link.name for link in links) == "bound in_span unattended refused run_tool"
+
+
 def test_a_call_of_an_unknown_tool_is_observed_and_refused() -> None:
     """Rules and policies have no say about it."""
-    assert names(None, reliability=RULES, policy=lambda _request: "allow") == "bound observed refused run_tool"
+    assert names(None, reliability=RULES, policy=lambda _request: "allow") == "bound in_span refused run_tool"
 
 
 def test_a_plain_agent_loads_no_link_that_it_does_not_need() -> None:

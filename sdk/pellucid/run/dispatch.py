@@ -43,7 +43,7 @@ async def dispatch(
     """
     if len(requests) == 1:
         [request] = requests
-        outcome = await _handle(run, catalog, request, approvals)
+        outcome = await handle(run, catalog, request, approvals)
         return Paused([outcome], (), {}, {}) if isinstance(outcome, ToolResult) else _gathered({request.id: outcome})
     first: dict[str | None, ToolCall] = {}
     repeated = [request for request in requests if first.setdefault(request.id, request) is not request]
@@ -51,7 +51,7 @@ async def dispatch(
     outcomes: dict[str | None, Outcome] = {}
 
     async def work(request: ToolCall) -> None:
-        outcomes[request.id] = await _handle(run, catalog, request, approvals, slots)
+        outcomes[request.id] = await handle(run, catalog, request, approvals, slots)
 
     others: list[ToolCall] = []
     for request in first.values():
@@ -68,14 +68,14 @@ async def dispatch(
     return _gathered({call_id: outcomes[call_id] for call_id in first})
 
 
-def _handle(
+def handle(
     run: Run,
     catalog: Catalog,
     request: ToolCall,
     approvals: Mapping[str, Settled] | None,
     slots: anyio.CapacityLimiter | None = None,
 ) -> Awaitable[Outcome]:
-    """Pass a call through the chain for its kind."""
+    """Pass a call through the chain of its kind; the arguments are those of `dispatch`, for one call."""
     binding = catalog.bindings.get(request.name) or catalog.find_listed(request.name)
     tool = binding.tool if binding is not None else None
     kind = Kind(run.journal.is_durable, slots is not None, tool.call_kind if tool is not None else None)

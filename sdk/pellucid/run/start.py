@@ -87,7 +87,10 @@ def new_run(
         source: What it starts from.
         deps: Value for tools.
         options: `CallerOptions` of the caller.
-        stream, journal, live, check_tools: As for `CallerContext`.
+        stream: Listeners of the stream's reader.
+        journal: Journal of the pass of a durable run.
+        live: Sends pieces of the answers to those who read the durable run.
+        check_tools: Checks the tools of each iteration.
 
     Raises:
         CheckpointError: as for `create_run`.

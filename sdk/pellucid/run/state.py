@@ -45,6 +45,7 @@ class Setup:
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
         is_warm: Whether the agent warms up in the background.
+        is_standalone: Whether it is that of `observe()`, whose calls belong to no run.
         recorded: Recorded configuration, by capture policy.
         handlers: Chains of links that calls pass through, by kinds of calls.
         models: The models to call in order.
@@ -68,6 +69,7 @@ class Setup:
     permissions: Permissions | None
     pin: bool
     is_warm: bool = False
+    is_standalone: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict)
     handlers: dict[Any, Any] = field(default_factory=dict, init=False)
     models: tuple[ModelFacts, ...] = field(init=False)
@@ -181,11 +183,13 @@ class Run:
         token: The event loop, once the run has started.
     """
 
-    def __init__(self, setup: Setup, messages: Sequence[Message], caller: CallerContext) -> None:
+    def __init__(
+        self, setup: Setup, messages: Sequence[Message], caller: CallerContext, scope: Scope | None = None
+    ) -> None:
         self.setup = setup
         self.limits = setup.limits
         self.caller = caller
-        self.scope = Scope(
+        self.scope = scope or Scope(
             agent=setup.name,
             run_id=uuid.uuid4().hex,
             identity=caller.identity,

@@ -64,6 +64,16 @@ class Need(NamedTuple):
     is_one_of_several: bool
     tool: Tool | None
 
+    @property
+    def in_run(self) -> bool:
+        """Whether the call is that of a run, and not of `observe()`."""
+        return not self.setup.is_standalone
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether a permission policy rules on calls."""
+        return self.setup.permissions is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -86,27 +96,32 @@ LINKS: Final = (
     Link(
         "in_turn",
         "first: a call that waits for others has neither a span nor read arguments",
-        lambda need: need.is_one_of_several or (need.tool is not None and need.tool.serial),
+        lambda need: need.in_run and (need.is_one_of_several or (need.tool is not None and need.tool.serial)),
     ),
     Link("bound", "reads the arguments when the call has its turn: all links after it have a `Call`", module="core"),
     Link("journalled", "around the span: what is written has ended", lambda need: need.is_durable),
     Link(
         "approved",
         "around the span: a call that waits for a person has none",
-        lambda need: need.tool is not None and (need.setup.permissions is not None or _may_ask(need.tool)),
+        lambda need: need.in_run and need.tool is not None and (need.has_policy or _may_ask(need.tool)),
     ),
-    Link("observed", "the span: what the links after it return or raise is a result", module="core"),
+    Link("in_span", "the span: what the links after it return or raise is a result", module="core"),
     Link("begun", "once, before the tool is tried", lambda need: need.is_durable and need.tool is not None),
     Link(
         "guarded",
         "around the permission: each further attempt asks for it again",
         lambda need: need.tool is not None and need.setup.reliability is not None,
     ),
+    Link(
+        "unattended",
+        "in place of the approval and the permission, which end or pause a run",
+        lambda need: not need.in_run and need.tool is not None,
+    ),
     Link("refused", "within the rules, which decide about arguments that do not fit, too", module="core"),
     Link(
         "permitted",
         "right before the tool: nothing that takes time is between the permission and the tool",
-        lambda need: need.tool is not None and need.setup.permissions is not None,
+        lambda need: need.in_run and need.tool is not None and need.has_policy,
     ),
     Link("activating", "knows a halt of the policy from the tool itself", lambda need: isinstance(need.tool, MetaTool)),
     Link(

@@ -43,10 +43,10 @@ def bound(handler: CallHandler) -> TurnHandler:
     return read
 
 
-def observed(handler: Handler) -> CallHandler:
+def in_span(handler: Handler) -> CallHandler:
     """Return a handler that runs the next one within the span of the call, and makes a result of its value or error."""
 
-    async def observe(run: Run, call: Call) -> Outcome:
+    async def run_in_span(run: Run, call: Call) -> Outcome:
         note = call.approval.note if call.approval is not None else None
         with span_of(run, call) as b:
             b.input(call.request.arguments)
@@ -68,14 +68,14 @@ def observed(handler: Handler) -> CallHandler:
             b.record_output(lambda recorder: recorder.value(result.to_dict()["response"]))
             return result
 
-    return observe
+    return run_in_span
 
 
 def span_of(run: Run, call: Call) -> Boundary:
     """Count a call, and return its boundary."""
     run.tally.own_tool_calls += 1
     notes = {"queued": call.queued, "conversation_id": run.caller.conversation_id}
-    return observed_call(run.scope, call.binding, call.request, call.started, **notes)
+    return call_boundary(run.scope, call.binding, call.request, call.started, **notes)
 
 
 def _admit(run: Run, b: Boundary, call: Call) -> None:
@@ -158,7 +158,7 @@ async def within_timeout(run: Run, call: Call, ctx: ToolContext) -> Any:
             run.nesting.release_all(call.id)
 
 
-def observed_call(scope: Scope, binding: Binding | None, request: ToolCall, start: int, **notes: Any) -> Boundary:
+def call_boundary(scope: Scope, binding: Binding | None, request: ToolCall, start: int, **notes: Any) -> Boundary:
     """Return the `execute_tool` boundary of a call.
 
     Args:
@@ -187,7 +187,7 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
     """Return the context of a tool call."""
     return ToolContext(
         run_id=run.scope.run_id,
-        iteration=run.scope.iteration,
+        iteration=run.scope.iteration or 1,  # outside of a run as in the first
         tool_call_id=call.id,
         idempotency_key=str(run.id_of(call.id)),
         identity=run.scope.identity,
