@@ -12,7 +12,10 @@ from pellucid.reliability import Rule, ok
 from pellucid.run.calls.chain import LINKS, Need, chain_of
 from pellucid.testing import ScriptedModel
 
-ORDER: Final = "in_turn bound journalled approved in_span begun guarded unattended refused permitted activating background enqueued run_tool"
+ORDER: Final = (
+    "in_turn bound journalled approved in_span begun guarded unattended refused permitted activating "
+    "background enqueued run_tool"
+)
 RULES: Final = Reliability([Rule(when=lambda s: False, then=ok(), kind="never")])
 
 
