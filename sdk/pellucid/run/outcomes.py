@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias
 
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.approvals.external import ExternalRequest
@@ -122,8 +122,7 @@ class Suspended:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(NamedTuple):
     """Partial results of a message whose calls are still waiting.
 
     Attributes:

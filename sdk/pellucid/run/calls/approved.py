@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 
@@ -55,7 +54,7 @@ async def _decide(run: Run, call: Call) -> Call | Waiting:
     binding, ruling = call.tool, None
     if permissions is not None:
         ruling = await permissions.rule(run.scope, binding, call.arguments, call.id)
-        call = replace(call, ruling=ruling)
+        call = call._replace(ruling=ruling)
         if ruling.permission in ("deny", "halt"):
             return call
     is_needed, fault = await needs_approval(binding.tool, call.arguments, partial(context_of, run, call))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from anyio import CapacityLimiter
 
@@ -27,8 +26,7 @@ INVALID_ARGUMENTS: Final = "invalid_arguments"
 _MAX_LISTED: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(NamedTuple):
     """A tool call as the model requested it, before its turn.
 
     Attributes:
@@ -48,8 +46,7 @@ class Requested:
     queued: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A tool call, resolved before its span starts.
 
     Attributes:
@@ -121,7 +118,7 @@ def bind(run: Run, item: Requested) -> Call:
 def _resumed(call: Call, approval: Settled | None) -> Call:
     """Return a call of a resumed run, with the outcome of its approval request."""
     refusal = approval_error(approval) if approval is not None else None
-    return replace(call, refusal=refusal or call.refusal, approval=approval, is_resumed=True)
+    return call._replace(refusal=refusal or call.refusal, approval=approval, is_resumed=True)
 
 
 def approval_error(settled: Settled) -> ToolError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pellucid.errors import PermissionDenied
@@ -36,7 +35,7 @@ def guarded(handler: Handler) -> Handler:
 
         async def attempt() -> Any:
             # The ruling of the policy holds for the first attempt only.
-            attempted = call if gate.attempt == 1 else replace(call, ruling=None)
+            attempted = call if gate.attempt == 1 else call._replace(ruling=None)
             return await gate.run_attempt(
                 b, ToolFailed, lambda: handler(run, b, attempted), pending=(Suspended, Enqueued)
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 from pellucid.run.calls.call import Requested
 from pellucid.run.calls.chain import Outcome, TurnHandler
@@ -20,6 +19,6 @@ def in_turn(handler: TurnHandler) -> TurnHandler:
                 return await handler(run, item)
         started = run.scope.now()
         async with run.serial, slot:
-            return await handler(run, replace(item, queued=(run.scope.now() - started) / 1e6))
+            return await handler(run, item._replace(queued=(run.scope.now() - started) / 1e6))
 
     return wait
