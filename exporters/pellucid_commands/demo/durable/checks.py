@@ -30,7 +30,7 @@ def checks_of(results: Results) -> list[Check]:
             "each call was settled once",
             len(results.calls) == len(QUOTES) and all(call.settled_at is not None for call in results.calls.values()),
         ),
-        ("the late answer changed nothing", (rail.status, rail.payload) == ("expired", None)),
+        ("the late answer changed nothing", (rail.status, rail.output) == ("expired", None)),
         ("the continuation is linked to the span that settled the call", _is_linked(results)),
         ("all spans belong to one trace", len({item.context.trace_id for item in results.spans}) == 1),
         ("the run is completed", results.run.status == "completed"),
