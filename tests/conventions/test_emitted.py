@@ -66,7 +66,7 @@ ELSEWHERE = {
     semconv.HTTP_RESEND_COUNT,
     semconv.DURABLE_CALLBACK,
     semconv.REPLAY_OF,
-    semconv.WAKEUP_DELAY_SECONDS,  # tests/sdk/test_hub_requests.py
+    semconv.WAKEUP_DELAY_SECONDS,  # tests/sdk/hubs/test_requests.py
     semconv.TELEMETRY_REASON,
 }
 """Names that need a tail sampler, an opt-in, a server that fails, a callback URL, a replay, telemetry that is lost."""

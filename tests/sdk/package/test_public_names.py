@@ -17,7 +17,7 @@ import pellucid
 if TYPE_CHECKING:
     from pellucid import Telemetry
 
-RECORDED = json.loads((Path(__file__).parents[1] / "public_names.json").read_text(encoding="utf-8"))
+RECORDED = json.loads((Path(__file__).parents[2] / "public_names.json").read_text(encoding="utf-8"))
 
 PUBLIC: dict[str, list[str]] = {}
 """Public names by the module to import them from, as they are recorded."""

@@ -54,7 +54,7 @@ print(sorted(loaded & {"genai_prices", "httpcore2", "httpx2", "openai", "trio", 
 
 def test_the_first_run_loads_no_package() -> None:
     """What a vendor's client and the prices need is loaded when the agent is made, not inside of the event loop."""
-    assert run_python(FIRST_RUN, Path(__file__).parents[1]).stdout.strip() == "[]"
+    assert run_python(FIRST_RUN, Path(__file__).parents[2]).stdout.strip() == "[]"
 
 
 async def test_providers_are_asked(telemetry: Captured) -> None:

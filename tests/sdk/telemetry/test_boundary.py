@@ -424,7 +424,7 @@ def test_a_misspelled_note_fails_its_test(telemetry: Captured) -> None:
 def test_the_notes_of_all_calls_are_known() -> None:
     """In the code too, also where no test comes by: each keyword of `note` is one of some phase."""
     every = {name for phase in (*PHASES.values(), BACKGROUND_DISCOVERY) for name in notes.known(phase)}
-    for file in (Path(__file__).parents[2] / "sdk").rglob("*.py"):
+    for file in (Path(__file__).parents[3] / "sdk").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "note":
                 assert {word.arg for word in node.keywords} - {None} <= every, f"{file}:{node.lineno}"
