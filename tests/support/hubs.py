@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 from pellucid import DiscoveryContext, Tool
+from pellucid.providers.provider import HubCatalog
 from pellucid.testing import FakeHub
 
 
@@ -42,3 +43,18 @@ class HeldHub(FakeHub):
         self.calls.append(ctx)
         await self.released.wait()
         return self._held
+
+
+class PromisingHub:
+    """A hub that says how long its catalogue is good for. Attributes: fetches: how many there were."""
+
+    def __init__(self, lifetime: float | None) -> None:
+        self.fetches = 0
+        self._lifetime = lifetime
+
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
+        """Return tools, and describe the round trip."""
+        self.fetches += 1
+        ctx.describe({"hub.fetch": self.fetches})
+        tools = tuple(named("a"))
+        return tools if self._lifetime is None else HubCatalog(tools, self._lifetime)

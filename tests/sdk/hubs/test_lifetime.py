@@ -1,48 +1,47 @@
-"""Hubs that say how long their catalogue is good for, and what they say of a round trip."""
+"""For how long a list of a hub is good, and what ends that."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
-from pellucid import Agent, DiscoveryContext, DiscoveryProvider
-from pellucid.providers.provider import HubCatalog
-from pellucid.testing import FunctionModel
+from pellucid import ConfigError, DiscoveryContext, DiscoveryProvider, Tool
+from pellucid.testing import FakeHub
 from support.clock import Clock
-from support.hubs import named
-from support.runs import attributes
+from support.discovery import CTX, of
+from support.hubs import PromisingHub, named, names
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pellucid import Tool
-    from pellucid_exporters.testing import Captured
-
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
-class Promising:
-    """A hub that says how long its catalogue is good for. Attributes: fetches: how many there were."""
+async def test_time_to_live_counts_from_completion() -> None:
+    """A fetch that takes longer than the time to live is cached afterwards all the same."""
+    clock = Clock()
 
-    def __init__(self, lifetime: float | None) -> None:
-        self.fetches = 0
-        self._lifetime = lifetime
+    class Slow(FakeHub):
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            clock.now += 100
+            return await super().fetch_catalog(ctx)
 
-    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
-        """Return tools, and describe the round trip."""
-        self.fetches += 1
-        ctx.describe({"hub.fetch": self.fetches})
-        tools = tuple(named("a"))
-        return tools if self._lifetime is None else HubCatalog(tools, self._lifetime)
+    hub = Slow(named("a"))
+    provider = DiscoveryProvider(hub, id="hub", ttl=10, clock=clock)
+    with anyio.fail_after(60):
+        await provider.list_tools(CTX)
+        clock.now += 8.9
+        await provider.list_tools(CTX)
+        assert len(hub.calls) == 1
+        clock.now += 1.2
+        await provider.list_tools(CTX)
+    assert len(hub.calls) == 2
 
 
 @pytest.mark.parametrize(("lifetime", "fetches"), [(100.0, 1), (99.0, 2), (0.0, 2), (float("inf"), 1), (None, 2)])
 async def test_a_hub_s_own_lifetime_goes_before_ttl(lifetime: float | None, fetches: int) -> None:
     """It is kept to the second, without jitter; `ttl` is for hubs that do not say."""
-    clock, hub = Clock(), Promising(lifetime)
+    clock, hub = Clock(), PromisingHub(lifetime)
     provider = DiscoveryProvider(hub, id="hub", ttl=10, clock=clock)
     with anyio.fail_after(60):
         await provider.list_tools(DiscoveryContext())
@@ -51,21 +50,49 @@ async def test_a_hub_s_own_lifetime_goes_before_ttl(lifetime: float | None, fetc
     assert hub.fetches == fetches
 
 
-async def test_what_a_hub_says_of_a_refresh_is_on_the_span_of_the_refresh(telemetry: Captured) -> None:
-    """Not on that of the run which set it off, whose discovery made no round trip."""
-    clock, hub = Clock(), Promising(lifetime=10)
-    provider = DiscoveryProvider(hub, id="hub", stale_while_revalidate=100, clock=clock)
-    agent = Agent("a", model=FunctionModel(lambda request: "x"), providers=[provider])
+async def test_invalidate_forgets_and_ignores_what_is_under_way() -> None:
+    """A fetch that began before `invalidate` is not used for callers after it."""
+    hub = FakeHub(lambda number: named(f"v{number}"), latency=0.02)
+    provider = DiscoveryProvider(hub, id="hub")
+    got: list[list[str]] = []
+
+    async def early() -> None:
+        got.append(names(await provider.list_tools(CTX)))
+
     with anyio.fail_after(60):
-        await agent.run("x")
-        clock.now += 11
-        await agent.run("x")
-        while len(telemetry.find("discover_tools")) < 3:
-            await checkpoint()
-    described = {
-        attributes(span)["pellucid.discovery.cache"]: attributes(span).get("hub.fetch")
-        for span in telemetry.find(lambda span: span.name == "discover_tools hub" and not span.links)
-    }
-    assert described == {"miss": 1, "stale": None}
-    [refresh] = [span for span in telemetry.find("discover_tools") if span.links]
-    assert attributes(refresh)["hub.fetch"] == 2
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(early)
+            while not hub.calls:
+                await anyio.lowlevel.checkpoint()
+            provider.invalidate()
+            assert names(await provider.list_tools(CTX)) == ["v2"]
+        assert got == [["v1"]]
+        assert names(await provider.list_tools(CTX)) == ["v2"]
+
+
+async def test_entries_are_bounded() -> None:
+    """The least recently used list goes first."""
+    hub = FakeHub(named("a"))
+    provider = DiscoveryProvider(hub, id="hub", max_entries=2)
+    with anyio.fail_after(60):
+        for tenant in ("a", "b", "a", "c", "a", "b"):
+            await provider.list_tools(of(tenant))
+    assert [call.identity.tenant for call in hub.calls if call.identity] == ["a", "b", "c", "b"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"id": ""},
+        {"ttl": -1},
+        {"timeout": -1},
+        {"stale_if_error": -1},
+        {"stale_while_revalidate": -1},
+        {"max_entries": 0},
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    """The error names the option."""
+    (name,) = options
+    with pytest.raises(ConfigError, match=name):
+        DiscoveryProvider(FakeHub(), **{"id": "hub", **options})

@@ -16,19 +16,18 @@ from pellucid import (
     DiscoveryError,
     DiscoveryProvider,
     Tool,
-    ToolCall,
     combined,
     gated_tools,
     semconv,
 )
-from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed, ToolsDiscoveryPending
-from pellucid.reliability import Reliability, Rule, fallback, last_known_catalog
+from pellucid.events import ToolsDiscoveryFailed, ToolsDiscoveryPending
 from pellucid.replay import replay
-from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_dashboards.rules import Thresholds
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.alerts import evaluate
 from support.hubs import named
+from support.late_hub import LATE, Late, Talk, background, caches_in_runs, in_runs, late
 from support.local_store import storing
 from support.runs import attributes, ending, span_id, within
 from support.tapes import recording, tapes_of
@@ -37,82 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from opentelemetry.sdk.trace import ReadableSpan
-
     from pellucid import ToolProvider
     from pellucid_exporters.testing import Captured, CapturedSpan
 
 pytestmark = pytest.mark.anyio
-
-LATE = "discover_tools late"
-
-
-class Late:
-    """A hub that answers when the test lets it."""
-
-    def __init__(self, *names: str) -> None:
-        self.tools = named(*names or ("slow",))
-        self.release = anyio.Event()
-        self.fault: Exception | None = None
-        self.calls = 0
-        self.cancelled = anyio.Event()
-
-    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        """Return the tools, or fail, after the release."""
-        self.calls += 1
-        try:
-            await self.release.wait()
-        except anyio.get_cancelled_exc_class():
-            self.cancelled.set()
-            raise
-        if self.fault is not None:
-            raise self.fault
-        return self.tools
-
-
-class Talk:
-    """An agent beside a fast hub: its model calls a tool once, when `between` has ended, and then answers."""
-
-    def __init__(self, provider: ToolProvider, between: Any = None, **options: Any) -> None:
-        self.offered: list[list[str]] = []
-        self.instructions: list[str | None] = []
-        self.between = between
-        fast = DiscoveryProvider(FakeHub(named("fast")), id="fast")
-        self.agent = Agent("a", model=FunctionModel(self._answer), providers=[fast, provider], **options)
-
-    async def _answer(self, request: Any) -> Any:
-        self.offered.append([definition.name for definition in request.tools])
-        self.instructions.append(request.instructions)
-        if self.between is None or any(message.tool_calls for message in request.messages):
-            return "done"
-        await self.between()
-        return ToolCall("fast", {}, "call_1")
-
-
-def late(hub: Any, patience: float | None = 0.05, **options: Any) -> DiscoveryProvider:
-    """Return a provider of a late hub."""
-    return DiscoveryProvider(hub, id="late", patience=patience, **options)
-
-
-def in_runs(telemetry: Captured) -> list[ReadableSpan]:
-    """Return the discoveries of the late hub that belong to runs."""
-    return [span for span in telemetry.find(LATE) if semconv.RUN_ID in attributes(span)]
-
-
-def caches(telemetry: Captured) -> list[str]:
-    """Return their cache outcomes."""
-    return [attributes(span)[semconv.DISCOVERY_CACHE] for span in in_runs(telemetry)]
-
-
-async def background(telemetry: Captured) -> list[ReadableSpan]:
-    """Return the round trips in the background, once there are any; a warm-up has no links."""
-
-    def found() -> list[ReadableSpan]:
-        return [span for span in telemetry.find(LATE) if span.links and semconv.RUN_ID not in attributes(span)]
-
-    while not found():
-        await checkpoint()
-    return found()
 
 
 async def test_a_stream_has_no_events_of_the_round_trip(telemetry: Captured) -> None:
@@ -143,7 +70,7 @@ async def test_the_tools_join_in_the_next_iteration_and_run(telemetry: Captured)
     second = await within(talk.agent.run("x"))
     assert talk.offered == [["fast"], ["fast", "slow"], ["fast", "slow"], ["fast", "slow"]]
     assert (first.degraded, second.degraded, hub.calls) == (("late",), (), 1)
-    assert caches(telemetry) == ["pending", "hit", "hit", "hit"]
+    assert caches_in_runs(telemetry) == ["pending", "hit", "hit", "hit"]
     [round_trip], [pending, *_] = await background(telemetry), in_runs(telemetry)
     assert [f"{link.context.span_id:016x}" for link in pending.links] == [span_id(round_trip)]
     assert ending(round_trip) == ("completed", "UNSET", None)
@@ -164,27 +91,11 @@ async def test_a_hub_that_answers_in_time_is_waited_for(telemetry: Captured) -> 
     hub.release.set()
     talk = Talk(late(hub, patience=600))
     assert (await within(talk.agent.run("x"))).degraded == ()
-    assert caches(telemetry) == ["miss"]
+    assert caches_in_runs(telemetry) == ["miss"]
     warmed = Talk(combined(late(FakeHub(named("slow"), latency=0.01), patience=0), patience=0))
     await within(warmed.agent.warm_up())
     await within(warmed.agent.run("x"))
     assert warmed.offered == [["fast", "slow"]]
-
-
-async def test_the_previous_catalogue_is_used_meanwhile(telemetry: Captured) -> None:
-    """The run is degraded by an old catalogue, too; the next one has the new tools."""
-    hub = Late()
-    hub.release.set()
-    talk = Talk(late(hub, ttl=0))
-    await within(talk.agent.warm_up())
-    hub.release, hub.tools = anyio.Event(), named("newer")
-    assert (await within(talk.agent.run("x"))).degraded == ("late",)
-    hub.release.set()
-    await within(background(telemetry))
-    await within(talk.agent.run("x"))
-    assert talk.offered == [["fast", "slow"], ["fast", "newer"]]
-    event = next(event for event in telemetry.events if isinstance(event, ToolsDiscoveryPending))
-    assert event.tool_count == 1
 
 
 async def test_runs_share_the_round_trip(telemetry: Captured) -> None:
@@ -199,7 +110,7 @@ async def test_runs_share_the_round_trip(telemetry: Captured) -> None:
         hub.release.set()
         [round_trip] = await background(telemetry)
     assert hub.calls == 1
-    assert caches(telemetry) == ["pending"] * 5
+    assert caches_in_runs(telemetry) == ["pending"] * 5
     linked = {f"{span.links[-1].context.span_id:016x}" for span in in_runs(telemetry)}
     assert linked == {span_id(round_trip)}
 
@@ -238,7 +149,7 @@ async def test_a_failure_in_the_background_fails_the_next_discovery(telemetry: C
     with pytest.raises(DiscoveryError, match="no route") as raised:
         await within(Talk(provider).agent.run("x"))
     assert isinstance(raised.value.__cause__, ConnectionError)
-    assert caches(telemetry) == ["pending", "pending"]
+    assert caches_in_runs(telemetry) == ["pending", "pending"]
     assert ending(in_runs(telemetry)[1]) == ("failed", "ERROR", "ConnectionError")
     failed = [event for event in telemetry.events if isinstance(event, ToolsDiscoveryFailed)]
     assert [bool(event.run_id) for event in failed if event.provider_id == "late"] == [False, True]
@@ -259,50 +170,6 @@ async def test_a_failure_in_the_background_can_be_skipped(telemetry: Captured) -
         assert (await within(talk.agent.run("x"))).degraded == ("late",)
         hub.release.set()
         await within(background(telemetry))
-
-
-async def test_the_previous_catalogue_replaces_a_failure_in_the_background(telemetry: Captured) -> None:
-    """`stale_if_error` applies to it; its event has the error."""
-    hub = Late()
-    hub.release.set()
-    talk = Talk(late(hub, ttl=0, stale_if_error=600))
-    await within(talk.agent.warm_up())
-    hub.release, hub.fault = anyio.Event(), ConnectionError("no route")
-    await within(talk.agent.run("x"))
-    hub.release.set()
-    await within(background(telemetry))
-    assert (await within(talk.agent.run("x"))).degraded == ()
-    assert caches(telemetry) == ["pending", "stale"]
-    assert talk.offered == [["fast", "slow"]] * 2
-    [event] = [event for event in telemetry.events if isinstance(event, ToolsCatalogStale)]
-    assert event.error_type == "ConnectionError"
-
-
-async def test_a_hub_that_never_answered_has_no_last_known_catalogue(telemetry: Captured) -> None:
-    """A rule cannot fall back to the empty list of a pending discovery."""
-    hub = Late()
-    hub.fault = ConnectionError("no route")
-    rule = Rule(when=lambda s: s.error is not None, then=fallback(last_known_catalog), kind="degraded")
-    talk = Talk(late(hub), reliability=Reliability([rule]))
-    await within(talk.agent.run("x"))
-    hub.release.set()
-    await within(background(telemetry))
-    with pytest.raises(DiscoveryError, match="no route"):
-        await within(talk.agent.run("x"))
-
-
-@pytest.mark.parametrize("forgotten", [False, True])
-async def test_closing_cancels_the_round_trip(telemetry: Captured, forgotten: bool) -> None:
-    """`aclose` ends what continues in the background, also after the provider dropped its catalogues."""
-    hub = Late()
-    provider = late(hub)
-    await within(Talk(provider).agent.run("x"))
-    if forgotten:
-        provider.invalidate()
-    await within(provider.aclose())
-    await within(hub.cancelled.wait())
-    [round_trip] = await within(background(telemetry))
-    assert ending(round_trip) == ("cancelled", "UNSET", None)
 
 
 async def test_the_model_is_told_once(telemetry: Captured) -> None:

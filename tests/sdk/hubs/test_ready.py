@@ -14,11 +14,12 @@ import pytest
 
 from pellucid import Agent, DiscoveryProvider, combined, gated_tools, semconv, static_tools
 from pellucid.testing import Captured, FakeHub, ScriptedModel
+from support.discovery import until
 from support.hubs import named
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -26,13 +27,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 def states(agent: Agent) -> dict[str, str]:
     """Return the state of each provider by its id."""
     return {hub.provider_id: hub.state for hub in agent.ready().hubs}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that a background task will make true."""
-    with anyio.fail_after(60):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 async def test_hubs_are_ready_once_they_have_answered() -> None:

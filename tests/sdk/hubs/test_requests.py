@@ -9,10 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from pellucid import (
-    Agent,
     DiscoveryContext,
     DiscoveryError,
     DiscoveryProvider,
@@ -23,22 +21,15 @@ from pellucid import (
     gated_tools,
     semconv,
 )
-from pellucid.reliability import Rule, retry
-from pellucid.testing import FakeHub, FunctionModel
-from pellucid_exporters.testing import Captured, CapturedSpan
-from support.clock import SOON, Clock, pass_time
-from support.hubs import HeldHub, named
-from support.runs import ending, within
+from pellucid.errors import DiscoveryTimeout
+from pellucid.testing import FakeHub
+from pellucid_exporters.testing import Captured
+from support.clock import Clock
+from support.discovery import AGAIN, CAUSE, agent_of, ask, gauge, outcomes
+from support.hubs import named
+from support.runs import attributes, span_id, within
 
-pytestmark = pytest.mark.anyio
-
-AGAIN = Rule(when=lambda s: s.operation == "discovery" and s.attempt < 3, then=retry(backoff=0.0), kind="again")
-CAUSE = ConnectionError("refused")
-
-
-def agent(*providers: Any, **options: Any) -> Agent:
-    """Return an agent that answers at once."""
-    return Agent("a", model=FunctionModel(lambda request: "hi"), providers=list(providers), **options)
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 def requests(telemetry: Captured, provider_id: str = "hub") -> list[dict[str, Any]]:
@@ -48,46 +39,10 @@ def requests(telemetry: Captured, provider_id: str = "hub") -> list[dict[str, An
     return [each for each in facts if each[semconv.PROVIDER_ID] == provider_id]
 
 
-def outcomes(telemetry: Captured, provider_id: str = "hub") -> list[tuple[str, str | None]]:
-    """Return outcome and error type of all requests to a hub, as measured."""
-    found: list[tuple[str, str | None]] = []
-    for point in telemetry.metrics:
-        if point.name == semconv.HUB_LISTING_DURATION.name and point.attributes[semconv.PROVIDER_ID] == provider_id:
-            labels: Any = point.attributes
-            found += [(labels[semconv.OUTCOME], labels.get(semconv.ERROR_TYPE))] * (point.count or 0)
-    return sorted(found, key=str)
-
-
-def gauge(telemetry: Captured, metric: semconv.Metric) -> float:
-    """Return a gauge of the hub."""
-    return telemetry.value(metric, pellucid_provider_id="hub")
-
-
-async def until(condition: Any) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(60):
-        while not condition():
-            await checkpoint()
-
-
-async def leave(telemetry: Captured, runner: Agent, hub: FakeHub) -> None:
-    """Run, and leave as soon as the hub has been called; return when the span of the run has ended."""
-    calls = len(hub.calls)
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(runner.run, "x")
-            await until(lambda: len(hub.calls) > calls)
-            tasks.cancel_scope.cancel()
-    await until(lambda: not [name for name in telemetry.unended if name.startswith("invoke_agent")])
-
-
-# --- what is a request ------------------------------------------------------------------------------------------------
-
-
 async def test_each_request_is_measured_once(telemetry: Captured) -> None:
     """Hits and joined callers are none; the wait of each run is measured beside it."""
     hub = FakeHub(named("a"), latency=0.01)
-    runner = agent(DiscoveryProvider(hub, id="hub"))
+    runner = agent_of(DiscoveryProvider(hub, id="hub"))
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for _ in range(20):
@@ -102,7 +57,7 @@ async def test_each_request_is_measured_once(telemetry: Captured) -> None:
 async def test_each_attempt_of_a_rule_is_a_request(telemetry: Captured) -> None:
     """A hub that works at its third call completes a run whose rule allows three, whatever the back-off."""
     hub = FakeHub(named("a"), faults=[CAUSE, CAUSE])
-    runner = agent(DiscoveryProvider(hub, id="hub", clock=Clock()), reliability=Reliability(post_decide=[AGAIN]))
+    runner = agent_of(DiscoveryProvider(hub, id="hub", clock=Clock()), reliability=Reliability(post_decide=[AGAIN]))
     assert (await within(runner.run("x"))).output == "hi"
     assert outcomes(telemetry) == [("completed", None), *[("failed", "ConnectionError")] * 2]
     [span] = telemetry.find("discover_tools")
@@ -112,51 +67,11 @@ async def test_each_attempt_of_a_rule_is_a_request(telemetry: Captured) -> None:
     assert span.attributes[semconv.HUB_LISTING_SECONDS] == seconds[-1]
 
 
-async def test_others_are_refused_while_a_rule_tries_again(telemetry: Captured) -> None:
-    """The back-off holds for whoever has not been told to try again; refusals are no requests."""
-    hub = FakeHub(faults=[CAUSE] * 9)
-    provider = DiscoveryProvider(hub, id="hub", clock=Clock())
-    with pytest.raises(DiscoveryError):
-        await within(agent(provider, reliability=Reliability(post_decide=[AGAIN])).run("x"))
-    for runner in (agent(provider), agent(provider, reliability=Reliability(post_decide=[AGAIN]))):
-        with pytest.raises(DiscoveryError):
-            await within(runner.run("x"))
-    assert len(hub.calls) == 3
-    assert outcomes(telemetry) == [("failed", "ConnectionError")] * 3
-
-
-async def test_a_rule_tries_again_through_a_combination(telemetry: Captured) -> None:
-    """The back-off of a part does not refuse what the rule of the whole asks for."""
-    hub = FakeHub(named("b"), faults=[CAUSE, CAUSE])
-    parts = combined(DiscoveryProvider(hub, id="hub", clock=Clock()), Own("other"))
-    assert (await within(agent(parts, reliability=Reliability(post_decide=[AGAIN])).run("x"))).output == "hi"
-    assert outcomes(telemetry) == [("completed", None), *[("failed", "ConnectionError")] * 2]
-
-
-async def test_a_refresh_is_a_request_for_which_no_run_waits(telemetry: Captured) -> None:
-    """It is measured as a request, and not as a wait."""
-    clock = Clock()
-    hub = FakeHub(named("a"))
-    runner = agent(DiscoveryProvider(hub, id="hub", ttl=10, stale_while_revalidate=10, clock=clock))
-    await within(runner.run("x"))
-    clock.now += 11
-    await within(runner.run("x"))
-    await within(telemetry.settle())
-    assert outcomes(telemetry) == [("completed", None)] * 2
-    waits = [point for point in telemetry.metrics if point.name == semconv.DISCOVERY_DURATION.name]
-    assert sorted((point.attributes[semconv.DISCOVERY_CACHE], point.count) for point in waits) == [
-        ("miss", 1),
-        ("stale", 1),
-    ]
-    [refresh] = [span for span in telemetry.find("discover_tools") if semconv.RUN_ID not in span.attributes]
-    assert refresh.attributes[semconv.DISCOVERY_BACKGROUND] is True
-
-
 async def test_wrappers_count_no_request_twice(telemetry: Captured) -> None:
     """A gate and a combination ask the hub once, under the hub's own name and objective."""
     provider = DiscoveryProvider(FakeHub(named("a")), id="hub", objective=0.5)
     both = combined(gated_tools(provider, lambda tool, ctx: True), patience=30.0)
-    await within(agent(both).run("x"))
+    await within(agent_of(both).run("x"))
     points = [point for point in telemetry.metrics if point.name == semconv.HUB_LISTING_DURATION.name]
     assert [(point.attributes[semconv.PROVIDER_ID], point.count) for point in points] == [("hub", 1)]
     assert gauge(telemetry, semconv.DISCOVERY_OBJECTIVE) == 0.5
@@ -194,10 +109,10 @@ class Sync(Own):
 @pytest.mark.parametrize("kind", [Own, Sync])
 async def test_providers_of_applications_are_measured_too(telemetry: Captured, kind: type[Own]) -> None:
     """Their answers and failures are those of a hub, unless they say that a list was cached."""
-    await within(agent(kind()).run("x"))
+    await within(agent_of(kind()).run("x"))
     with pytest.raises(DiscoveryError):
-        await within(agent(kind(fault=CAUSE)).run("x"))
-    await within(agent(Own(cache="hit")).run("x"))
+        await within(agent_of(kind(fault=CAUSE)).run("x"))
+    await within(agent_of(Own(cache="hit")).run("x"))
     assert outcomes(telemetry) == [("completed", None), ("failed", "ConnectionError")]
     assert gauge(telemetry, semconv.HUB_UNANSWERED_AGE) == 0
 
@@ -218,7 +133,7 @@ class Wrapper:
 async def test_a_wrapper_of_an_application_makes_no_requests(telemetry: Captured) -> None:
     """What it wraps does; and who is refused by the back-off asks nobody."""
     hub = FakeHub(named("a"), faults=[None, CAUSE])
-    runner = agent(Wrapper(DiscoveryProvider(hub, id="hub", ttl=0, clock=Clock())))
+    runner = agent_of(Wrapper(DiscoveryProvider(hub, id="hub", ttl=0, clock=Clock())))
     await within(runner.run("x"))
     for _ in range(3):
         with pytest.raises(DiscoveryError):
@@ -226,96 +141,76 @@ async def test_a_wrapper_of_an_application_makes_no_requests(telemetry: Captured
     assert outcomes(telemetry) == [("completed", None), ("failed", "ConnectionError")]
 
 
-# --- callers that leave -----------------------------------------------------------------------------------------------
+def test_requests_of_tenants_are_those_of_one_hub(telemetry: Captured) -> None:
+    """Each key has a request of its own; the hub is one."""
+    runner = agent_of(DiscoveryProvider(FakeHub(named("a")), id="hub"))
+    for tenant in ("t1", "t2"):
+        runner.run_sync("x", identity=Identity(tenant=tenant))
+    assert outcomes(telemetry) == [("completed", None)] * 2
 
 
-async def test_a_request_goes_on_when_its_callers_leave(telemetry: Captured) -> None:
-    """A hub that answers in good time is well, however little time its callers have."""
-    hub = HeldHub(named("a"))
-    runner = agent(DiscoveryProvider(hub, id="hub", objective=60.0))
-    await leave(telemetry, runner, hub)
-    assert outcomes(telemetry) == []
-    hub.released.set()
-    await until(lambda: outcomes(telemetry))
-    assert outcomes(telemetry) == [("completed", None)]
-    assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="hub") == 0
-    await within(telemetry.settle())
-    await within(runner.run("x"))
-    caches = [span.attributes[semconv.DISCOVERY_CACHE] for span in telemetry.find("discover_tools")]
-    assert caches == ["miss", "miss", "hit"]
-    left, request, _ = telemetry.find("discover_tools")
-    assert (ending(left)[0], ending(request)[0]) == ("cancelled", "completed")
-    assert [len(requests_of(span)) for span in (left, request)] == [0, 1]
+# --- what is measured of a hub ----------------------------------------------------------------------------------------
 
 
-def requests_of(span: CapturedSpan) -> list[Any]:
-    """Return the requests of a span."""
-    return [event for event in span.events if event.name == semconv.HUB_LISTING]
+async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
+    """Objective, address, size and time of the last success come with the first discovery."""
+    hub = FakeHub(named("a", "b"))
+    vars(hub).update(server_address="hub.example.com", server_port=8443)
+    await ask(telemetry, DiscoveryProvider(hub, id="hub", objective=0.2))
+    assert telemetry.value(semconv.DISCOVERY_OBJECTIVE, pellucid_provider_id="hub") == 0.2
+    assert telemetry.value(semconv.CATALOG_SIZE, pellucid_provider_id="hub") == 2
+    assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id="hub") > 1.7e9
+    found = attributes(telemetry.span("discover_tools hub"))
+    assert (found[semconv.SERVER_ADDRESS], found[semconv.SERVER_PORT]) == ("hub.example.com", 8443)
 
 
-async def test_a_hub_that_never_answers_is_not_quick(telemetry: Captured) -> None:
-    """Requests that nobody waits for end as abandoned, after the objective or 5 s; the age does not start again."""
-    hub = FakeHub(latency=math.inf)
-    runner = agent(DiscoveryProvider(hub, id="hub"))
-    ages: list[float] = []
-    for number in range(3):
-        await leave(telemetry, runner, hub)
-        pass_time()  # on the clock of the event loop
-        await until(lambda number=number: hub.cancelled > number)
-        ages.append(gauge(telemetry, semconv.HUB_UNANSWERED_AGE))
-    await within(telemetry.settle())
-    assert outcomes(telemetry) == [("abandoned", None)] * 3
-    assert 0 < ages[0] < ages[1] < ages[2]
-    assert gauge(telemetry, semconv.DISCOVERY_INFLIGHT) == 0
+@pytest.mark.telemetry(fixed=True)
+@pytest.mark.parametrize(("objective", "over"), [(0.0009, 1), (0.001, 0)])
+async def test_requests_over_the_objective_are_counted(telemetry: Captured, objective: float, over: int) -> None:
+    """Exactly, whatever the bounds of the histogram, and from the first one on: by this clock one takes 1 ms."""
+
+    class Immediate:
+        """A hub that the event loop cannot delay: its delay is measured by the real clock."""
+
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> list[Tool]:
+            return named("a")
+
+    provider = DiscoveryProvider(Immediate(), id="hub", objective=objective)
+    await ask(telemetry, provider)
+    await ask(telemetry, provider)
+    assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="hub") == over
+    assert telemetry.histogram(semconv.HUB_LISTING_DURATION, pellucid_provider_id="hub").count == 1
+    for cache in ("miss", "hit"):
+        assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache=cache).count == 1
 
 
-async def test_a_caller_that_comes_in_time_gets_the_whole_timeout(telemetry: Captured) -> None:
-    """It joins the request that was left, which then is a timeout if the hub does not answer."""
-    hub = FakeHub(latency=math.inf)
-    runner = agent(DiscoveryProvider(hub, id="hub", timeout=SOON))
-    await leave(telemetry, runner, hub)
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-
-            async def join() -> None:
-                with pytest.raises(DiscoveryError):
-                    await runner.run("x")
-
-            tasks.start_soon(join)
-            await until(lambda: "discover_tools hub" in telemetry.unended)
-            await anyio.wait_all_tasks_blocked()
-            pass_time()
-    await until(lambda: outcomes(telemetry))
-    assert outcomes(telemetry) == [("timeout", "timeout")]
-    assert len(hub.calls) == 1
+async def test_nothing_is_over_an_objective_that_nobody_declared(telemetry: Captured) -> None:
+    """The counter has no series then: what nobody promised is neither kept nor broken."""
+    await ask(telemetry, DiscoveryProvider(FakeHub(named("a")), id="hub"))
+    with pytest.raises(LookupError, match="0 points"):
+        telemetry.value(semconv.HUB_OVER_OBJECTIVE)
 
 
-async def test_closing_leaves_nothing_behind(telemetry: Captured) -> None:
-    """`aclose` ends a request that nobody waits for, also an invalidated one; that is no silence of the hub."""
-    hub = FakeHub(latency=math.inf)
-    provider = DiscoveryProvider(hub, id="hub")
-    await leave(telemetry, agent(provider), hub)
-    provider.invalidate()
-    await within(provider.aclose())
-    await until(lambda: hub.cancelled)
-    await within(telemetry.settle())
-    assert outcomes(telemetry) == [("abandoned", None)]
-    assert gauge(telemetry, semconv.HUB_UNANSWERED_AGE) == 0
-
-
-# --- answers ----------------------------------------------------------------------------------------------------------
+async def test_a_round_trip_that_fails_or_hangs_is_judged_too(telemetry: Captured) -> None:
+    """By how long it took, with its error; its exemplar leads to its span."""
+    hub = FakeHub(named("a"), latency=math.inf)
+    with pytest.raises(DiscoveryTimeout):
+        await ask(telemetry, DiscoveryProvider(hub, id="hub", objective=0.001, timeout=0.05))
+    assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, error_type="timeout") == 1
+    (point,) = [point for point in telemetry.metrics if point.name == semconv.HUB_OVER_OBJECTIVE.name]
+    assert [exemplar.span_id for exemplar in point.exemplars] == [span_id(telemetry.span("discover_tools"))]
 
 
 async def test_any_answer_ends_the_silence(telemetry: Captured) -> None:
     """An error and a refused connection are answers; a timeout is none."""
     hub = FakeHub(named("a"), faults=[None, None, CAUSE], latency=math.inf)
-    runner = agent(DiscoveryProvider(hub, id="hub", ttl=0, timeout=0.02, clock=Clock()), reliability=None)
+    runner = agent_of(DiscoveryProvider(hub, id="hub", ttl=0, timeout=0.02, clock=Clock()), reliability=None)
     with pytest.raises(DiscoveryError):
         await within(runner.run("x"))
     assert outcomes(telemetry) == [("timeout", "timeout")]
     assert gauge(telemetry, semconv.HUB_UNANSWERED_AGE) > 0
     hub.latency = 0
-    retrying = agent(DiscoveryProvider(hub, id="hub", ttl=0, clock=Clock()))
+    retrying = agent_of(DiscoveryProvider(hub, id="hub", ttl=0, clock=Clock()))
     await within(retrying.run("x"))
     assert gauge(telemetry, semconv.HUB_UNANSWERED_AGE) == 0
     with pytest.raises(DiscoveryError):
@@ -327,7 +222,7 @@ async def test_any_answer_ends_the_silence(telemetry: Captured) -> None:
 async def test_slow_answers_in_a_row_are_counted(telemetry: Captured) -> None:
     """An answer within the objective starts anew."""
     hub = FakeHub(named("a"), latency=0.15)
-    runner = agent(DiscoveryProvider(hub, id="hub", ttl=0, objective=0.1))
+    runner = agent_of(DiscoveryProvider(hub, id="hub", ttl=0, objective=0.1))
     for streak in (1, 2, 3):
         await within(runner.run("x"))
         assert gauge(telemetry, semconv.HUB_STREAK) == streak
@@ -335,9 +230,6 @@ async def test_slow_answers_in_a_row_are_counted(telemetry: Captured) -> None:
     await within(runner.run("x"))
     assert gauge(telemetry, semconv.HUB_STREAK) == 0
     assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="hub") == 3
-
-
-# --- a busy process ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_busy_process_does_not_blame_its_hub(telemetry: Captured) -> None:
@@ -352,18 +244,10 @@ async def test_a_busy_process_does_not_blame_its_hub(telemetry: Captured) -> Non
                 tasks.start_soon(compute)
             return await super().fetch_catalog(ctx)
 
-    await within(agent(DiscoveryProvider(Quick(named("a")), id="hub", objective=0.1)).run("x"))
+    await within(agent_of(DiscoveryProvider(Quick(named("a")), id="hub", objective=0.1)).run("x"))
     [request] = requests(telemetry)
     assert request[semconv.HUB_LISTING_SECONDS] >= 0.3
     assert request[semconv.WAKEUP_DELAY_SECONDS] >= 0.25
     assert request[semconv.HUB_LATE] is False
     assert telemetry.value(semconv.HUB_OVER_OBJECTIVE, pellucid_provider_id="hub") == 0
     assert telemetry.histogram(semconv.WAKEUP_DELAY).count == 1
-
-
-def test_requests_of_tenants_are_those_of_one_hub(telemetry: Captured) -> None:
-    """Each key has a request of its own; the hub is one."""
-    runner = agent(DiscoveryProvider(FakeHub(named("a")), id="hub"))
-    for tenant in ("t1", "t2"):
-        runner.run_sync("x", identity=Identity(tenant=tenant))
-    assert outcomes(telemetry) == [("completed", None)] * 2
