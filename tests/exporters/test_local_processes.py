@@ -130,6 +130,52 @@ def test_a_killed_process(path: Path) -> None:
     span.end()
 
 
+def test_a_pass_that_another_process_continues(path: Path) -> None:
+    """The spans that a killed worker left open are those that the next one ends: each is there once."""
+    script = """
+        import sys
+        import anyio
+        from pellucid import Agent
+        from pellucid.durable import open_store
+        from pellucid.durable_runs import DurableRuns
+        from pellucid.testing import FunctionModel
+        from pellucid_exporters import configure
+
+        async def answer(request):
+            if sys.argv[2] == "stalls":
+                telemetry.flush()
+                print("asked", flush=True)
+                await anyio.sleep_forever()
+            return "done"
+
+        async def work():
+            agent = Agent("freight", model=FunctionModel(answer))
+            async with open_store(f"sqlite:///{sys.argv[1]}.runs") as store:
+                runs = DurableRuns(store, [agent], lease=0.5, poll=0.1)
+                run_id = await runs.submit(agent, "go", run_id="1")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(runs.work)
+                    async for _ in runs.events(run_id):
+                        pass
+                    tasks.cancel_scope.cancel()
+
+        telemetry = configure("shop", local=sys.argv[1])
+        anyio.run(work)
+        telemetry.shutdown()
+        """
+    with subprocess.Popen(command(script, path, "stalls"), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"asked\n"
+        process.kill()
+    run_python(script, path, "answers")
+    reader = StoreReader(path)
+    completed, lost = reader.runs()
+    assert (completed.status, lost.status) == ("completed", "lost")
+    names = [span.name for span in reader.spans(lost.run_id)]
+    assert sorted(names) == ["chat function", "compose_request", "discover_tools static", "invoke_agent freight"]
+    assert len(names) == lost.spans
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_forks(path: Path) -> None:
     """Children write as processes of their own, while their parent writes; nothing is lost or written twice."""

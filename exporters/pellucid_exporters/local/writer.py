@@ -153,7 +153,7 @@ class StoreWriter:
             keys = self._write_runs(connection, [*spans, *starts], process)
             connection.executemany(_SPAN, [self._span_row(connection, record, keys) for record in spans])
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
-            connection.executemany(_END, ended & self._open)
+            connection.executemany(_END, ended)  # also those that a process started which was killed
             self._write_events(connection, events, keys, process)
             write_catalogs(connection, batch)
             written = self._bodies.write(connection, texts)
