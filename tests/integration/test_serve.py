@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from pellucid.cli import main
+from pellucid_exporters import StoreReader
 from support.nats_server import nats_server
 from support.ports import free_port
 from support.processes import PATIENCE
@@ -94,16 +95,16 @@ def test_five_minutes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_queue", [False, True])
 def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path, has_queue: bool) -> None:
-    """They share the store only, or a queue as well; the worker ends with SIGTERM."""
+    """They share the stores only, or a queue as well; the worker ends with SIGTERM."""
     port = free_port()
     (tmp_path / "freight.py").write_text(PYTHON[0])
     with ExitStack() as stack:
         queue = {"PELLUCID_QUEUE": stack.enter_context(nats_server()).url} if has_queue else {}
         server = stack.enter_context(
-            started(f"pellucid serve freight:agent --no-worker --port {port}", tmp_path, **queue)
+            started(f"pellucid serve freight:agent --no-worker --port {port} --local local.db", tmp_path, **queue)
         )
         wait_for(server, "Uvicorn running")
-        with started("pellucid worker freight:agent", tmp_path, **queue) as worker:
+        with started("pellucid worker freight:agent --local local.db --service worker", tmp_path, **queue) as worker:
             wait_for(worker, "working on freight in sqlite:///durable.db")
             submit = f'curl -s http://127.0.0.1:{port}/runs -d \'{{"input": "?"}}\''
             ran = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=PATIENCE, check=True)
@@ -111,6 +112,12 @@ def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path, has_queue
             assert "URL=None" in (tmp_path / "job.env").read_text()
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(PATIENCE) == 0
+        server.send_signal(signal.SIGTERM)
+        server.wait(PATIENCE)
+    reader = StoreReader(tmp_path / "local.db")
+    (run,) = reader.runs()
+    assert (run.service, run.status) == ("worker", "awaiting_tools")
+    assert ("POST /runs", run.trace_id) in {(span.name, span.trace_id) for span in reader.spans("")}
 
 
 @pytest.mark.parametrize(

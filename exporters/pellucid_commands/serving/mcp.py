@@ -15,6 +15,7 @@ from pellucid.observed import ObservedProvider
 from pellucid_commands.serving.agents import agents_in, load
 from pellucid_commands.serving.options import (
     FLUSH,
+    add_telemetry_arguments,
     authentication,
     cannot_listen,
     log_to_stderr,
@@ -46,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     serve.add_argument(
         "--timeout", type=seconds, default=120.0, metavar="SECONDS", help="for one call of a tool (default: 120)"
     )
-    serve.add_argument("--service", default="pellucid", metavar="NAME", help="service.name (default: pellucid)")
+    add_telemetry_arguments(serve)
 
 
 def run(options: Namespace) -> int:

@@ -72,7 +72,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--public-url", metavar="URL", help="address of the server for outside workers, https://example.org/agents"
     )
+    add_telemetry_arguments(parser)
+
+
+def add_telemetry_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `telemetry_of`."""
     parser.add_argument("--service", default="pellucid", metavar="NAME", help="service.name (default: pellucid)")
+    parser.add_argument(
+        "--local", metavar="PATH", help="also write to this local store, for `pellucid runs`, `show` and `view`"
+    )
 
 
 def tokens_of_environment() -> CallTokens | None:
@@ -211,5 +219,5 @@ def port_number(text: str) -> int:
 
 
 def telemetry_of(options: Namespace, prometheus: Prometheus) -> Telemetry:
-    """Configure telemetry from the environment, and `/metrics`."""
-    return configure(os.environ.get("OTEL_SERVICE_NAME", options.service), prometheus=prometheus)
+    """Configure telemetry from the environment, the local store, and `/metrics`."""
+    return configure(os.environ.get("OTEL_SERVICE_NAME", options.service), prometheus=prometheus, local=options.local)
