@@ -81,7 +81,7 @@ def test_answers_with_what_git_confirms(shown: str, repository: Path) -> None:
 
 def test_shows_the_failure_by_name_and_that_the_hub_is_left_alone(shown: str) -> None:
     """The first run fails with the hub's name and own words, the second is refused, the third answers."""
-    failure = "DiscoveryError: discovery of tools from provider 'catalogue' failed: CatalogueError: HTTP 503"
+    failure = "DiscoveryError: discovery of tools from provider 'catalogue' failed: CatalogueError: the index"
     refusal = "DiscoveryBackoff: discovery of tools from provider 'catalogue' failed: it failed recently"
     text = " ".join(shown.split())
     assert 0 < text.index(failure) < text.index(refusal) < text.index("Harvest apples")
@@ -99,21 +99,11 @@ def test_shows_every_boundary_as_a_span(shown: str) -> None:
 
 
 def test_shows_which_hub_is_slow(shown: str) -> None:
-    """The table says that the catalogue is slow; on a busy machine, others may be slow, too."""
+    """The table says that the catalogue is slow, and by how much; on a busy machine, others may be slow, too."""
     verdicts = dict(re.findall(r"^\W*(git|time|catalogue)\b.*\b(ok|slow|failing)\b\W*$", shown, re.MULTILINE))
     assert verdicts.pop("catalogue") == "slow"
     assert set(verdicts) == {"git", "time"}
-
-
-def test_names_the_metrics_and_a_sample_with_its_trace(shown: str) -> None:
-    """The names of series are those of Prometheus, and the exemplar's trace is the one that is named."""
-    assert re.search(r"http://127\.0\.0\.1:\d+/metrics", shown)
-    assert 'pellucid_tool_discovery_duration_seconds_bucket{pellucid_provider_id="catalogue"}' in shown
-    assert 'pellucid_tool_discovery_objective_seconds{pellucid_provider_id="catalogue"}' in shown
-    assert 'pellucid_tool_discovery_inflight_age_seconds{pellucid_provider_id="catalogue"}' in shown
-    exemplar = re.search(r'# \{.*trace_id="([0-9a-f]{32})"', shown)
-    assert exemplar is not None
-    assert shown.count(exemplar[1]) > 1
+    assert re.search(r"catalogue is slow: \S+ s against an objective of 0.2 s", " ".join(shown.split()))
 
 
 def test_fits_a_page_and_has_no_control_codes(shown: str) -> None:
@@ -166,7 +156,7 @@ def test_says_that_no_collector_listens(repository: Path) -> None:
     """A collector that is down costs the demo a line, and no noise."""
     ran = run_demo("--no-color", "--port", "0", "--otlp", "http://127.0.0.1:9", cwd=repository)
     assert ran.returncode == 0
-    assert "pellucid doctor --otlp http://127.0.0.1:9 says why" in ran.stdout
+    assert "pellucid doctor --otlp http://127.0.0.1:9 says why" in " ".join(ran.stdout.split())
     assert ran.stderr == ""
 
 
@@ -351,4 +341,4 @@ def test_reads_messages_that_look_like_the_log_itself() -> None:
         f"Commit history:\nCommit: {'a' * 40}\nAuthor: Ada\nDate: 2026-01-02 03:04:05+01:00\n"
         f"Message: Revert\n\nThis reverts\nCommit: {'b' * 40}\nas it was wrong\n\n"
     )
-    assert [commit.subject for commit in read_log(text)] == ["Revert"]
+    assert [commit["subject"] for commit in read_log(text)] == ["Revert"]

@@ -13,7 +13,9 @@ import anyio
 import pytest
 
 from pellucid.durable import SQLiteStore
+from pellucid_exporters import StoreReader
 from support.nats_server import nats_server
+from support.otlp_receiver import otlp_receiver
 from support.postgres_server import postgres_server
 from support.processes import PATIENCE, python
 
@@ -42,74 +44,64 @@ def run_demo(*options: str, cwd: Path) -> str:
     return ran.stdout
 
 
-def section(shown: str, title: str) -> list[str]:
-    """Return the lines below a title."""
-    lines = shown.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(title)) + 2
-    return lines[start : start + lines[start:].index("")]
-
-
-def parents(shown: str) -> set[tuple[str, str, str]]:
-    """Return the tree as names of processes, and of spans with their parents."""
+def tree(shown: str) -> set[tuple[str, str]]:
+    """Return the spans of the trace with their parents."""
     found, path = set(), list[str]()
-    for line in section(shown, "Trace: 1 trace"):
-        process, rest = line[:12].strip(), line[12:]
-        match = re.match(r"([│├└─ ]*)(\S+(?: \S+)?)", rest)
+    for line in shown.partition("Trace: ")[2].partition("\n\n")[0].splitlines()[2:]:
+        match = re.match(r"  ([│├└─ ]*)(\S+(?: \S+)?)", line)
         assert match is not None, line
-        path = [*path[: len(match[1]) // 3], re.sub("freight-.*", "freight", match[2]).partition("/{")[0]]
-        found.add((process, path[-1], path[-2] if len(path) > 1 else ""))
+        path = [*path[: len(match[1]) // 3], re.sub("freight-.*", "freight", match[2])]
+        found.add((path[-1], path[-2] if len(path) > 1 else ""))
     return found
 
 
-def check(shown: str, workers: set[str], *, is_served: bool = False) -> None:
+def check(shown: str, workers: set[str]) -> None:
     """Check what the demo shows; `workers` are those that may have continued the run."""
-    tree = parents(shown)
-    if is_served:
-        complete = "POST /async-tools"
-        assert {("server", "POST /runs", "submit"), ("server", complete, "settle quote_road")} <= tree
     assert {
-        ("demo", "submit", ""),
-        ("worker 1", "chat scripted", "invoke_agent freight"),
-        ("worker 1", "execute_tool reserve_dock", "invoke_agent freight"),
-        ("worker 1", "execute_tool quote_road", "invoke_agent freight"),
-        ("jobs", "job quote_road", "execute_tool quote_road"),
-        ("jobs", "settle quote_road", "job quote_road"),
-        ("jobs", "settle quote_rail", "job quote_rail"),
-    } <= tree
-    continued = {process for process, *_ in tree} - {"demo", "worker 1", "jobs", "server"}
-    assert continued
-    assert continued <= workers
-    for name, parent in (
-        ("invoke_agent freight", "POST /runs" if is_served else "submit"),  # of the pass that was killed
+        ("POST /runs", ""),
+        ("invoke_agent freight", "POST /runs"),
         ("invoke_agent freight", "invoke_agent freight"),
-        ("await_tool quote_road", "execute_tool quote_road"),
-        ("await_tool quote_rail", "execute_tool quote_rail"),
         ("chat scripted", "invoke_agent freight"),
-    ):
-        assert any((worker, name, parent) in tree for worker in continued), name
-    spans, processes = (29, 4) if is_served else (25, 3)
-    assert f"{spans} spans of {processes + len(continued)} processes" in shown
+        ("execute_tool reserve_dock", "invoke_agent freight"),
+        ("execute_tool quote_truck", "invoke_agent freight"),
+        ("await_tool quote_truck", "execute_tool quote_truck"),
+        ("POST /async-tools/{result_id}/complete", "execute_tool quote_truck"),
+        ("execute_tool book_truck", "invoke_agent freight"),
+    } <= tree(shown)
+    passes = re.findall(r"^  (worker \d) .* (lost|awaiting_\w+|completed) ", shown, re.MULTILINE)
+    assert passes[0] == ("worker 1", "lost")
+    assert [status for _, status in passes[-2:]] == ["awaiting_approval", "completed"]
+    assert {worker for worker, _ in passes[1:]} <= workers
+    assert shown.index("kills worker 1") < shown.index("async_tool.settled") < shown.index("approves book_truck")
+    assert "Reserved: dock 4, for 12 pallets to Turin. Booked: a truck for 1,860 EUR." in shown
     assert "WRONG" not in shown
-    assert shown.count("  ok  ") == 7
-    assert "Road: 1,860 EUR, 3 days. Rail: no quote" in " ".join(shown.split())
-    assert "jobs      answers quote_road: duplicate" in shown
-    assert "jobs      answers quote_rail: late" in shown
+    assert shown.count("  ok  ") == 3
     assert [line for line in shown.splitlines() if len(line) > 100] == []
 
 
 def test_continues_a_killed_run_on_sqlite(tmp_path: Path) -> None:
-    """Four processes make one trace, what each did agrees with the rows, and these stay in the file."""
-    shown = run_demo("--store", "sqlite:///durable.db", cwd=tmp_path)
+    """Another worker continues, nothing is done twice, and the rows and the trace stay where the demo says."""
+    with otlp_receiver("http/protobuf") as receiver:
+        shown = run_demo("--store", "sqlite:///durable.db", "--otlp", receiver.endpoint, cwd=tmp_path)
     check(shown, {"worker 2"})
     assert "stays in sqlite:///durable.db" in shown
+    assert shown.rstrip().endswith("pellucid view .pellucid/telemetry.db")
+    (trace_id,) = {run.trace_id for run in StoreReader(tmp_path / ".pellucid" / "telemetry.db").runs()}
+    assert trace_id in shown
+    assert trace_id in {span.trace_id.hex() for span in receiver.spans if span.name == "execute_tool reserve_dock"}
 
 
 def test_continues_a_killed_run_on_postgresql_twice(tmp_path: Path) -> None:
-    """Two workers share what is left of the run; on the same database it can be repeated, also by HTTP and NATS."""
+    """Two workers share what is left of the run; on the same database it can be repeated, also with NATS."""
     with postgres_server() as server, nats_server() as nats:
-        for options in ((), ("--serve", "--queue", nats.url)):
-            shown = run_demo("--store", server.url, *options, cwd=tmp_path)
-            check(shown, {"worker 2", "worker 3"}, is_served=bool(options))
+        for options in ((), ("--queue", nats.url)):
+            check(run_demo("--store", server.url, *options, cwd=tmp_path), {"worker 2", "worker 3"})
+
+
+def test_says_that_it_always_serves(tmp_path: Path) -> None:
+    """The option from when it did not is accepted, and said to be deprecated."""
+    ran = run_process("--serve", "--store", "mysql://localhost/x", cwd=tmp_path)
+    assert "--serve is deprecated" in ran.stderr
 
 
 def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
@@ -126,7 +118,7 @@ def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=PATIENCE) == 130
         assert process.stderr.read() == ""
-    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert list(tmp_path.glob("pellucid-demo-*")) == []
 
     async def statuses() -> list[str]:
         async with SQLiteStore(tmp_path / "durable.db") as store:
@@ -139,8 +131,8 @@ def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         (("--store", "mysql://localhost/x"), "it must start with sqlite:/// or postgresql://"),
-        (("--store", "sqlite:////nowhere/durable.db"), "check the URL, that the server runs or the folder exists"),
-        (("--store", "postgresql://ann:secret@127.0.0.1:9/x"), "check the URL, that the server runs"),
+        (("--store", "sqlite:////nowhere/durable.db"), "check --store"),
+        (("--store", "postgresql://ann:secret@127.0.0.1:9/x"), "check --store"),
     ],
 )
 def test_names_the_remedy(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:

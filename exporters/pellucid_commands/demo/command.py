@@ -89,6 +89,6 @@ COMMAND: Final = Command(
         "pellucid demo --repository ~/src/project --content",
         "pellucid demo --otlp http://localhost:4318 --repeat 10",
         "pellucid demo --view",
-        "pellucid demo durable --workers 2 --serve",
+        "pellucid demo durable --workers 2",
     ),
 )

@@ -7,10 +7,14 @@ import logging
 import sys
 import textwrap
 import warnings
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pellucid.text import clean
+from pellucid_commands.demo.store import view_command
 from pellucid_exporters.console.terminal import has_colors
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WIDTH: Final = 98
 COLLECTOR: Final = "http://localhost:4318"
@@ -47,10 +51,50 @@ def paragraph(text: str) -> None:
     say()
 
 
+def next_steps(
+    command: str,
+    trace_id: str,
+    otlp: str | None,
+    store: Path | None,
+    *more: tuple[str, str],
+    delivered: bool = True,
+    color: bool,
+) -> None:
+    """Print the id of the trace, where it is, and what shows it; last the line that opens the page.
+
+    Args:
+        command: The command that was run.
+        trace_id: Id of the trace.
+        otlp: URL of the collector, if there is one.
+        store: Local store, if it is to be named.
+        *more: Further rows.
+        delivered: Whether the collector has the trace.
+        color: Whether to use colours.
+    """
+    title("Next", color=color)
+    row("trace", trace_id)
+    if otlp is None:
+        row("", f"{command} --otlp {COLLECTOR} sends such traces to a collector")
+    elif delivered:
+        row("", f"was sent to {otlp}; paste the id into the search of Jaeger or Grafana")
+    else:
+        row("", f"not all could be sent to {otlp}; pellucid doctor --otlp {otlp} says why")
+    for name, text in more:
+        row(name, text)
+    if store is not None:
+        row("terminal", f"pellucid runs, pellucid show RUN and pellucid top read {store}")
+        row("page", view_command(store))
+
+
 def filled(line: str, indent: str, *, hanging: str) -> str:
     """Wrap a line at spaces, and escape terminal control characters in texts of hubs and commits."""
     text = clean(line)
     return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False)
+
+
+def cut(line: str) -> str:
+    """Return a line of at most `WIDTH` columns."""
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
 
 
 def say(text: str = "") -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import ToolCall, ToolResult
 from pellucid.testing import FunctionModel
+from pellucid_exporters.console.tree import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,20 +21,10 @@ QUESTION: Final = "What is the latest change in this repository, how old is it, 
 
 MOST_COMMITS: Final = 20
 
-_COMMIT = re.compile(
+_COMMIT: Final = re.compile(
     r"^Commit: (?P<hash>[0-9a-f]{40,64})\nAuthor: (?P<author>.*)\nDate: (?P<date>.*)\nMessage: (?P<subject>.*)$",
     re.MULTILINE,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """One entry of what `git_log` returned."""
-
-    hash: str
-    author: str
-    date: datetime
-    subject: str
 
 
 def scripted_model(repository: Path) -> FunctionModel:
@@ -56,38 +46,31 @@ def scripted_model(repository: Path) -> FunctionModel:
         if not commits:
             return f"I cannot tell, because git_log returned no commit: {results['git_log'].response}"
         if "count_words" not in results:
-            subjects = "\n".join(commit.subject for commit in commits)
+            subjects = "\n".join(commit["subject"] for commit in commits)
             return [
                 ToolCall("count_words", {"text": subjects}, "call_3"),
                 ToolCall("top_words", {"text": subjects, "count": 3}, "call_4"),
             ]
-        return _answer(commits, results)
+        return _answer(commits, {name: _data(result) for name, result in results.items()})
 
     return FunctionModel(decide, name="scripted")
 
 
-def read_log(text: str) -> list[Commit]:
-    """Return the commits in the answer of `git_log`, the latest first."""
-    return [
-        Commit(
-            hash=match["hash"],
-            author=match["author"],
-            date=datetime.fromisoformat(match["date"]),
-            subject=match["subject"].strip() or "(no message)",
-        )
-        for match in _COMMIT.finditer(text)
-    ]
+def read_log(text: str) -> list[dict[str, str]]:
+    """Return hash, author, date and subject of the commits in the answer of `git_log`, the latest first."""
+    return [match.groupdict() for match in _COMMIT.finditer(text)]
 
 
-def _answer(commits: Sequence[Commit], results: Mapping[str, ToolResult]) -> str:
-    latest = commits[0]
-    now = datetime.fromisoformat(_data(results["get_current_time"])["datetime"])
-    words = f"Words in their subjects: {_data(results['count_words'])}"
-    if often := [f"{top['word']} ({top['count']}x)" for top in _data(results["top_words"]) if top["count"] > 1]:
+def _answer(commits: Sequence[Mapping[str, str]], results: Mapping[str, Any]) -> str:
+    latest, oldest = commits[0], datetime.fromisoformat(commits[-1]["date"])
+    now = datetime.fromisoformat(results["get_current_time"]["datetime"])
+    words = f"Words in their subjects: {results['count_words']}"
+    if often := [f"{top['word']} ({top['count']}x)" for top in results["top_words"] if top["count"] > 1]:
         words += f", most often {', '.join(often)}"
     return (
-        f'The latest commit is {latest.hash[:10]} by {latest.author}, {_age(latest.date, now)}: "{latest.subject}".\n'
-        f"Commits read: {len(commits)}, back to {commits[-1].date:%Y-%m-%d}. {words}.\n"
+        f"The latest commit is {latest['hash'][:10]} by {latest['author']}, "
+        f'{_age(datetime.fromisoformat(latest["date"]), now)}: "{latest["subject"].strip() or "(no message)"}".\n'
+        f"Commits read: {len(commits)}, back to {oldest:%Y-%m-%d}. {words}.\n"
         f"It is {now:%A, %Y-%m-%d %H:%M:%S} UTC."
     )
 
@@ -100,13 +83,7 @@ def _data(result: ToolResult) -> Any:
 
 def _age(then: datetime, now: datetime) -> str:
     minutes = int((now - then).total_seconds() // 60)
-    if minutes < 1:
-        return "just now"
-    for unit, length in (("day", 24 * 60), ("hour", 60)):
+    for unit, length in (("day", 24 * 60), ("hour", 60), ("minute", 1)):
         if minutes >= length:
-            return f"{_counted(minutes // length, unit)} ago"
-    return f"{_counted(minutes, 'minute')} ago"
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+            return f"{counted(minutes // length, unit)} ago"
+    return "just now"

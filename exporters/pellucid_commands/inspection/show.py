@@ -62,7 +62,7 @@ def run(options: Namespace) -> int:
         say(*_heading(found), *_faults(spans), "")
         nested = nested_runs(reader, found, reader.trace(found.trace_id))
         for prefix, below, span in tree(spans):
-            say(cut(_line(prefix, span)))
+            say(cut(span_line(prefix, span)))
             if span.span_id in nested:
                 inner = nested[span.span_id]
                 say(cut(f"      {below}run of {flat(inner.agent)}  {inner.run_id[:SHOWN]}"))
@@ -128,7 +128,8 @@ def tree(spans: Sequence[SpanRow]) -> Iterator[tuple[str, str, SpanRow]]:
             branch, continued = "├─ ", "│  "
 
 
-def _line(prefix: str, span: SpanRow) -> str:
+def span_line(prefix: str, span: SpanRow) -> str:
+    """Return the line of a span in its tree."""
     name = flat(span.name)
     iteration = f"[{span.iteration}]" if span.iteration is not None else ""
     facts = [] if span.phase is None else [str(span.attributes[key]) for key in _FACTS if key in span.attributes]
@@ -143,7 +144,7 @@ def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:
     if as_json:
         say_json({"span": _document(content, span)})
         return
-    say(_line("", span).lstrip(), "")
+    say(span_line("", span).lstrip(), "")
     say(*content_lines(content, span), "", "attributes:")
     say(*(f"  {name}: {_short(value)}" for name, value in sorted(span.attributes.items())))
     if span.events:

@@ -1,130 +1,97 @@
-"""Agent of the demo: a scripted model, an ordinary tool, and two tools whose work is done in another process."""
+"""Agent of the demo: an ordinary tool, one whose work is done by another service, and one that a person approves."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import requests
 
 from pellucid import Agent, ToolCall, ToolContext, ToolResult, tool
 from pellucid.testing import FunctionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from pellucid import ModelRequest
-    from pellucid_commands.demo.durable.notes import Notebook
 
-QUESTION: Final = "Reserve a dock for 12 pallets to Turin, and find out what road and rail would cost."
+QUESTION: Final = "Reserve a dock for 12 pallets to Turin, and book a truck."
+NAME: Final = "PELLUCID_DEMO_AGENT"
+"""Variable with the name of the agent."""
+FOLDER: Final = "PELLUCID_DEMO_FOLDER"
+"""Variable with the folder of the notes."""
+OFFICE: Final = "PELLUCID_DEMO_OFFICE"
+"""Variable with the address of the service that quotes."""
+STALLS: Final = "PELLUCID_DEMO_STALLS"
+"""Variable of the worker whose model never answers its second request."""
 
-DEADLINE: Final = 4.0
-"""Seconds after which a quote expires, unless heartbeats extend them."""
-
-PATIENCE: Final = 2.0
-"""Seconds by which each heartbeat extends the deadline."""
-
-ORDINARY: Final = "reserve_dock"
-QUOTES: Final = ("quote_road", "quote_rail")
+NOTES: Final = "notes"
+"""File in which the tools note that they run, whatever store and telemetry say."""
 
 _JOB: Final = {"city": "Turin", "pallets": 12}
 
 
-@dataclass(frozen=True, slots=True)
-class _Freight:
-    """Tools and model.
-
-    Attributes:
-        jobs: Folder that is the queue of the job process.
-        stall: Called instead of an answer to the model's second request, and does not return.
-    """
-
-    notebook: Notebook
-    jobs: Path
-    stall: Callable[[], Awaitable[None]] | None
-
-    def enqueue(self, name: str, ctx: ToolContext, city: str, pallets: int) -> None:
-        """Add a job to the queue; its file has the name of the result id, so that it can be added once only."""
-        assert ctx.external is not None
-        job = {
-            "tool": name,
-            "result_id": ctx.external.result_id,
-            "url": ctx.external.complete_url,
-            "token": ctx.external.token,
-            "headers": dict(ctx.external.headers),
-            "arguments": {"city": city, "pallets": pallets},
-        }
-        self.notebook.write("enqueue", tool=name, key=ctx.external.result_id)
-        path = self.jobs / f"{ctx.external.result_id}.json"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(job))
-        partial.replace(path)
-
-    async def answer(self, request: ModelRequest) -> str | Sequence[ToolCall]:
-        """Return the model's answer; it contains only results of the tools."""
-        results = [part for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
-        delivered = _delivered(results)
-        pending = [name for name in QUOTES if name not in delivered]
-        iteration = 1 if not results else 2 if pending else 3
-        self.notebook.write("model", iteration=iteration)
-        if iteration == 2 and self.stall is not None:  # noqa: PLR2004
-            await self.stall()
-        if not results:
-            return [ToolCall(name, _JOB, f"call_{name}") for name in (ORDINARY, *QUOTES)]
-        if pending:
-            return f"{_reservation(results)} I am waiting for {' and '.join(pending)}."
-        return " ".join([_reservation(results), *(_sentence(name, delivered[name]) for name in QUOTES)])
+@tool
+async def reserve_dock(city: str, pallets: int) -> str:
+    """Reserve a dock. Not idempotent: twice would be two docks."""
+    _note("reserve_dock")
+    return f"dock 4, for {pallets} pallets to {city}"
 
 
-def freight_agent(
-    name: str, notebook: Notebook, jobs: Path, stall: Callable[[], Awaitable[None]] | None = None
-) -> Agent:
-    """Return the agent.
-
-    Args:
-        name: Name of the agent.
-        notebook: Where tools and model note what they do.
-        jobs: Folder that is the queue of the job process.
-        stall: Called instead of an answer to the model's second request, and does not return.
-    """
-    freight = _Freight(notebook, jobs, stall)
-
-    @tool
-    async def reserve_dock(city: str, pallets: int, ctx: ToolContext) -> str:
-        """Reserve a dock. Not idempotent: twice would be two docks."""
-        notebook.write("tool", tool=ORDINARY, key=ctx.idempotency_key)
-        return f"dock 4, for {pallets} pallets to {city}"
-
-    @tool(execution="external-dispatch", expires_in=DEADLINE)
-    async def quote_road(city: str, pallets: int, ctx: ToolContext) -> None:
-        """Request a quote for a truck."""
-        freight.enqueue("quote_road", ctx, city, pallets)
-
-    @tool(execution="external-dispatch", expires_in=DEADLINE)
-    async def quote_rail(city: str, pallets: int, ctx: ToolContext) -> None:
-        """Request a quote for a train."""
-        freight.enqueue("quote_rail", ctx, city, pallets)
-
-    return Agent(
-        name,
-        model=FunctionModel(freight.answer, name="scripted"),
-        tools=[reserve_dock, quote_road, quote_rail],
-    )
+@tool(execution="external-dispatch", expires_in=600)
+async def quote_truck(city: str, pallets: int, ctx: ToolContext) -> None:
+    """Ask a service for the price of a truck. It sends the price to the server of the run."""
+    call = ctx.external
+    assert call is not None
+    job: dict[str, Any] = {
+        "resultId": call.result_id,
+        "input": {"city": city, "pallets": pallets},
+        "completeUrl": call.complete_url,
+        "token": call.token,
+        "headers": dict(call.headers),
+    }
+    _note("quote_truck")
+    url = f"{os.environ[OFFICE]}/jobs"
+    answer = await anyio.to_thread.run_sync(lambda: requests.post(url, json=job, timeout=10))
+    answer.raise_for_status()
 
 
-def _delivered(results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
-    """Return the results of other processes that the model has got, by tool."""
-    responses = [result.response for result in results if result.name == "async_status"]
-    return {response["toolName"]: response for response in responses if isinstance(response, dict)}
+@tool(needs_approval=True)
+async def book_truck(price: int) -> str:
+    """Book a truck."""
+    _note("book_truck")
+    return f"a truck for {price:,} EUR"
 
 
-def _reservation(results: Sequence[ToolResult]) -> str:
-    return f"Reserved: {next(result.response for result in results if result.name == ORDINARY)}."
+def _note(name: str) -> None:
+    with Path(os.environ[FOLDER], NOTES).open("a") as notes:
+        notes.write(f"{name}\n")
 
 
-def _sentence(name: str, delivered: dict[str, Any]) -> str:
-    name = name.removeprefix("quote_").capitalize()
-    if delivered["status"] != "completed":
-        return f"{name}: no quote, the request has {delivered['status']}."
-    quote = delivered["result"]
-    return f"{name}: {quote['price']:,} EUR, {quote['days']} days."
+async def answer(request: ModelRequest) -> str | Sequence[ToolCall]:
+    """Answer as a model would, with results of the tools only."""
+    results = {
+        part.name: part.response
+        for message in request.messages
+        for part in message.parts
+        if isinstance(part, ToolResult)
+    }
+    if not results:
+        return [ToolCall("reserve_dock", _JOB), ToolCall("quote_truck", _JOB)]
+    if os.environ.get(STALLS):
+        await anyio.sleep_forever()
+    if "async_status" not in results:
+        return "I am waiting for the price of a truck."
+    if "book_truck" not in results:
+        return [ToolCall("book_truck", {"price": results["async_status"]["result"]["price"]})]
+    return f"Reserved: {results['reserve_dock']}. Booked: {results['book_truck']}."
+
+
+TOOLS: Final = ("reserve_dock", "quote_truck", "book_truck")
+AGENT: Final = Agent(
+    os.environ.get(NAME, "freight"),
+    model=FunctionModel(answer, name="scripted"),
+    tools=[reserve_dock, quote_truck, book_truck],
+)

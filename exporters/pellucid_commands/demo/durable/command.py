@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="workers after the kill (default: 2 with PostgreSQL, otherwise 1)",
     )
-    parser.add_argument("--serve", action="store_true", help="submit the run and return results over HTTP")
+    parser.add_argument("--serve", action="store_true", help="deprecated: the demo always serves the run over HTTP")
     parser.add_argument("--queue", metavar="URL", help="nats://host:4222 wakes workers (default: the database does)")
     parser.add_argument("--otlp", metavar="URL", default=SUPPRESS, help="also send the trace there")
     parser.add_argument("--no-color", action="store_true", default=SUPPRESS, help="plain text")
@@ -45,6 +46,8 @@ def run(options: Namespace) -> int:
         ConfigError: the demo cannot start; the message names the remedy.
         PellucidError: a process of the demo has ended.
     """
+    if options.serve:
+        print("pellucid: demo durable: --serve is deprecated: it always serves; omit it", file=sys.stderr)
     from pellucid_commands.demo.durable.session import show
 
     return show(options)

@@ -1,112 +1,100 @@
-"""Processes that the demo starts."""
+"""Server and workers of the demo: `pellucid serve` and `pellucid worker`, as a user starts them."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from pellucid.errors import PellucidError
+import requests
+
+from pellucid.errors import ConfigError, PellucidError
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Mapping, Sequence
 
-    from pellucid_commands.demo.durable.options import ProcessOptions
-
-Role: TypeAlias = Literal["worker", "jobs", "server"]
-
-GRACE: Final = 5.0
-"""Seconds in which a process ends after its standard input was closed; then it is killed."""
-
-
-class DemoFailed(PellucidError):
-    """The demo could not continue."""
+GRACE: Final = 10.0
+"""Seconds in which a process ends after SIGTERM; then it is killed."""
+START: Final = 60.0
+"""Seconds in which the server must answer."""
 
 
 class Processes:
-    """Processes of the demo by name; those that run end with the block.
+    """Processes by name.
 
-    A process ends when its standard input is closed, also because the demo itself was killed.
+    Args:
+        folder: Where the standard error of each is kept.
+        arguments: Arguments of all.
+        environment: Variables of all.
     """
 
-    def __init__(self) -> None:
-        self._running: dict[str, tuple[subprocess.Popen[str], ProcessOptions]] = {}
+    def __init__(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._environment = {**os.environ, **environment}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            for name in list(self._running):
-                self.kill(name)
-        self.stop()
-
-    def start(self, role: Role, options: ProcessOptions) -> int:
-        """Start a process, and return its id."""
-        with options.errors.open("w") as errors:
-            process = subprocess.Popen(  # noqa: S603  (a fixed command)
-                [sys.executable, "-m", f"pellucid_commands.demo.durable.{role}"],
-                stdin=subprocess.PIPE,
+    def start(self, name: str, command: str, *arguments: str, **environment: str) -> None:
+        """Start a subcommand of `pellucid`."""
+        with self._errors(name).open("w") as errors:
+            self._running[name] = subprocess.Popen(  # noqa: S603  (a fixed command)
+                [sys.executable, "-m", "pellucid", command, *self._arguments, "--service", name, *arguments],
+                env={**self._environment, **environment},
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                text=True,
                 start_new_session=True,  # Ctrl-C is for the demo
             )
-        self._running[options.process] = process, options
-        self.send(options.process, options.dump())
-        return process.pid
 
-    def send(self, name: str, line: str) -> None:
-        """Send a line to a process.
+    def wait_for(self, url: str) -> None:
+        """Wait until the server answers.
 
         Raises:
-            DemoFailed: the process has ended.
+            PellucidError: it does not in time, or has ended.
         """
-        process, _ = self._running[name]
-        assert process.stdin is not None
-        try:
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
-        except OSError:
-            process.wait(GRACE)
+        for _ in range(int(START / 0.1)):
             self.check()
+            try:
+                requests.get(f"{url}/healthz", timeout=1)
+            except requests.RequestException:
+                time.sleep(0.1)
+            else:
+                return
+        raise PellucidError(f"the server of the demo does not answer after {START:g} s")
 
     def kill(self, name: str) -> int:
         """Kill a process with SIGKILL, on Windows with TerminateProcess, and return its exit code."""
-        process, _ = self._running.pop(name)
+        process = self._running.pop(name)
         process.kill()
-        code = process.wait()
-        _close(process)
-        return code
+        return process.wait()
 
     def check(self) -> None:
         """Check that all processes run.
 
         Raises:
-            DemoFailed: one has ended.
+            ConfigError: one could not start, because an option or its environment is wrong.
+            PellucidError: one has ended.
         """
-        for name, (process, options) in self._running.items():
+        for name, process in self._running.items():
             if process.poll() is not None:
-                errors = options.errors.read_text().strip().splitlines()
-                raise DemoFailed(f"{name} ended with exit code {process.returncode}: {errors[-1] if errors else ''}")
+                said = self._errors(name).read_text().strip().rpartition("\n")[2]
+                failure = ConfigError if process.returncode == 2 else PellucidError  # noqa: PLR2004
+                raise failure(f"{name} ended with exit code {process.returncode}: {said.removeprefix('pellucid: ')}")
 
     def stop(self) -> None:
-        """Let all processes write their telemetry, and end."""
-        for process, _ in self._running.values():
-            _close(process)
-        for name, (process, _) in list(self._running.items()):
+        """Let all processes give their runs back, write their telemetry, and end."""
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
             try:
                 process.wait(GRACE)
             except subprocess.TimeoutExpired:
-                self.kill(name)
+                process.kill()
+                process.wait()
         self._running.clear()
 
-
-def _close(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    try:
-        process.stdin.close()
-    except OSError:  # the process has ended, and lines were not read
-        return
+    def _errors(self, name: str) -> Path:
+        return self._folder / f"{name}.log"

@@ -1,114 +1,90 @@
-"""Output of the demo."""
+"""Output of the demo before and after the run."""
 
 from __future__ import annotations
 
-import sys
-import time
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from opentelemetry.trace import format_trace_id
-
-from pellucid.durable_runs.records import span_of
-from pellucid.nats.options import places_of, servers_of
-from pellucid.text import clean
-from pellucid_commands.demo.durable.agent import QUESTION
-from pellucid_commands.demo.durable.trace import tree_of
-from pellucid_commands.demo.page import COLLECTOR, paragraph, row, say, title
-from pellucid_exporters.console import Console
-from pellucid_exporters.console.displays import make_writer
+from pellucid_commands.demo.durable.agent import NOTES, QUESTION, TOOLS
+from pellucid_commands.demo.page import cut, next_steps, paragraph, row, say, title
+from pellucid_commands.inspection.runs import run_table
+from pellucid_commands.inspection.show import span_line, tree
+from pellucid_exporters.local.reader import StoreReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from argparse import Namespace
 
-    from pellucid.durable import RunRecord
-    from pellucid_commands.demo.durable.checks import Check
-    from pellucid_commands.demo.durable.options import ProcessOptions
-    from pellucid_commands.demo.durable.results import Results
-    from pellucid_commands.demo.durable.watch import Moment
+    from pellucid.testing.outside import OutsideService
 
-PAGE: Final = "docs/durable-runs.md"
+ACCEPTED: Final = 202
+DUPLICATE: Final = 200
 
 
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """Printer of one demo; each part appears as soon as it is available.
-
-    Attributes:
-        started: Time from which moments are counted, in seconds since the epoch.
-    """
-
-    color: bool
-    started: float = field(default_factory=time.time)
-
-    def introduce(self, options: ProcessOptions, workers: int, lease: float, *, is_temporary: bool) -> None:
-        """Print the introduction."""
-        self._title("Pellucid demo: a run that survives its process")
-        row("question", QUESTION)
-        row("store", "a SQLite file, deleted afterwards" if is_temporary else _without_password(options.store))
-        if options.queue is not None:
-            row("queue", f"NATS at {places_of(servers_of(options.queue))}")
-        if options.url is not None:
-            row("server", f"{options.url}, without a worker; the run is submitted and its results are returned there")
-        row("tools", "reserve_dock, run by the worker; quote_road and quote_rail, jobs for another process")
-        row("model", "a script that repeats the results of the tools: no key, no network")
-        row("lease", f"{lease:g} s; then {'another worker' if workers == 1 else f'one of {workers} workers'} continues")
-        say("\nSeconds, process, and what it does. `store` is what the demo reads in the database.\n")
-
-    def moment(self, moment: Moment) -> None:
-        """Print what happened."""
-        at, process, text = moment
-        say(f"  {at - self.started:5.1f}  {process:<8}  {clean(text)}")
-
-    def answer(self, run: RunRecord) -> None:
-        """Print the answer."""
-        result: dict[str, Any] = run.result if isinstance(run.result, dict) else {}
-        say()
-        self._title("Answer")
-        paragraph(str(result.get("output") or result.get("error") or run.status))
-
-    def trace(self, results: Results) -> None:
-        """Print the trace as a tree."""
-        spans = results.spans
-        traces = {item.context.trace_id for item in spans}
-        processes = {item.process for item in spans}
-        self._title(f"Trace: {len(traces)} trace, {len(spans)} spans of {len(processes)} processes")
-        writer = make_writer(Console(stream=sys.stdout, live=False, color=self.color))
-        writer.show(tree_of(spans, span_of(results.run.trace), results.killed), busy=False)
-        writer.stop()
-
-    def checks(self, checks: Sequence[Check]) -> None:
-        """Print the checks."""
-        self._title("Checked")
-        row("on disk", "what each process noted, beside the rows, the journal and the spans")
-        for statement, is_true in checks:
-            row("ok" if is_true else "WRONG", statement)
-        say()
-
-    def next_steps(self, results: Results, store: str | None, otlp: str | None) -> None:
-        """Print suggested next steps."""
-        self._title("Next")
-        row("trace", format_trace_id(results.spans[0].context.trace_id))
-        if otlp is None:
-            row("", f"pellucid demo durable --otlp {COLLECTOR} sends such a trace to a collector")
-        elif not results.is_delivered:
-            row("", f"could not be sent to {otlp}; pellucid doctor --otlp {otlp} says why")
-        else:
-            row("", f"was sent to {otlp}; paste the id into the search of Jaeger or Grafana")
-        if store is None:
-            row("PostgreSQL", "pellucid demo durable --store postgresql://user@host/database")
-        else:
-            row("rows", f"run {results.run.id} stays in {_without_password(store)}")
-        row("your agent", f"{PAGE}: a durable run of your own in five minutes")
-
-    def _title(self, text: str) -> None:
-        title(text, color=self.color)
+def introduce(options: Namespace, server: str, workers: int, *, color: bool) -> None:
+    """Print the introduction."""
+    title("Pellucid demo: a run that survives its process", color=color)
+    row("question", QUESTION)
+    row("store", _place(options.store) if options.store else "a SQLite file, deleted afterwards")
+    row("server", f"{server}, pellucid serve --no-worker")
+    row("workers", f"pellucid worker: one that is killed while its model answers, then {workers} more")
+    if options.queue is not None:
+        row("queue", f"NATS at {_place(options.queue)} wakes them")
+    row("tools", "reserve_dock; quote_truck, whose result comes from outside; book_truck, to be approved")
+    row("model", "a script that repeats the results of the tools: no key, no network")
+    say("\nSeconds, and the events of the run, as the server streams them from the store.\n")
 
 
-def _without_password(url: str) -> str:
-    """Return a URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
+def report(
+    options: Namespace, state: dict[str, Any], local: Path, folder: Path, office: OutsideService, *, color: bool
+) -> int:
+    """Print what the stores know of the run, and return the exit code: 1 if anything was done twice."""
+    say()
+    title("Answer", color=color)
+    paragraph(str(state.get("output") or state.get("error") or state["status"]))
+    reader, trace_id = StoreReader(local), state["traceId"]
+    passes = reader.trace(trace_id)
+    title("Passes of the run, each a row of `pellucid runs`", color=color)
+    for worker, text in zip(["", *(run.service for run in passes)], run_table(passes), strict=True):
+        say(cut(f"  {worker:<8}  {text}"))
+    say()
+    processes = {"": "server", **{run.run_id: run.service for run in passes}}
+    spans = [span for run_id in processes for span in reader.spans(run_id) if span.trace_id == trace_id]
+    spans.sort(key=lambda span: span.start)
+    title(f"Trace: {len(spans)} spans of {len(set(processes.values()))} processes, one tree", color=color)
+    for prefix, _, span in tree(spans):
+        say(cut(span_line(prefix, span)[4:]))
+    say()
+    checks = list(_checks(state, folder, office))
+    title("Done once", color=color)
+    for statement, is_true in checks:
+        row("ok" if is_true else "WRONG", statement)
+    say()
+    kept = f"run {state['id']} stays in {_place(options.store)}" if options.store else ""
+    next_steps(
+        "pellucid demo durable",
+        trace_id,
+        options.otlp,
+        local if local.parent != folder else None,
+        ("rows", kept or "pellucid demo durable --store postgresql://user@host/database keeps them"),
+        ("your agent", "docs/durable-runs.md: a durable run of your own in five minutes"),
+        color=color,
+    )
+    return 0 if all(is_true for _, is_true in checks) else 1
+
+
+def _checks(state: dict[str, Any], folder: Path, office: OutsideService) -> list[tuple[str, bool]]:
+    """Return statements about the run, and whether they are true."""
+    ran = Path(folder, NOTES).read_text().split()
+    statuses = [delivery.status for delivery in office.deliveries]
+    said = " and ".join(map(str, statuses))
+    return [
+        ("each tool ran once, as they have noted on disk", sorted(ran) == sorted(TOOLS)),
+        (f"the service sent its result twice, which counts once: HTTP {said}", statuses == [ACCEPTED, DUPLICATE]),
+        ("the run is completed", state["status"] == "completed"),
+    ]
+
+
+def _place(url: str) -> str:
+    """Return a URL without the user and the password."""
+    scheme, _, rest = url.rpartition("@")
+    return f"{scheme.partition('://')[0]}://{rest}" if scheme else rest
