@@ -61,6 +61,8 @@ def _lines_of_class(name: str, kind: type[Any], public: set[type[Any]]) -> Itera
         owner = next(base for base in own if method in vars(base))
         if (method.startswith("_") and method != "__call__") or method.startswith("test_"):
             continue
+        if method in getattr(kind, "__dataclass_fields__", ()):  # the default of a field may be a function
+            continue
         if owner is not kind and owner in public:
             continue
         value = inspect.getattr_static(kind, method)
