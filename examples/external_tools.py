@@ -7,7 +7,7 @@ import queue
 import sys
 
 from pellucid import Agent, ExternalResult, ToolCall, ToolContext, tool
-from pellucid.external import external_tools
+from pellucid.configured import configured_tools
 from pellucid.testing import OutsideService, ScriptedModel, Step
 from pellucid_exporters import configure
 from pellucid_exporters.console import Console
@@ -32,7 +32,9 @@ def main() -> None:
         "Sales are up.",
     ]
     with OutsideService(on_done=lambda result_id, output: completed.put((result_id, output))) as service:
-        figures = external_tools({"test_external_async": {"serviceUrl": service.url, "delay": 0.2, "expiresIn": 60.0}})
+        figures = configured_tools(
+            {"test_external_async": {"serviceUrl": service.url, "delay": 0.2, "expiresIn": 60.0}}
+        )
         agent = Agent("analyst", model=ScriptedModel(*steps), tools=[summarize], providers=[figures])
         paused = agent.run_sync("How are sales?")
         print(f"{paused.status}: {[request.tool_name for request in paused.external]}")

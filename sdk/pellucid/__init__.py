@@ -13,6 +13,7 @@ from pellucid.version import __version__
 if TYPE_CHECKING:
     from pellucid.agent import Agent
     from pellucid.approvals import ApprovalRequest, Decision, ExternalRequest, ExternalResult
+    from pellucid.configured import configured_tools
     from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
     from pellucid.errors import (
         ConfigError,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         RunTimeout,
         ToolError,
     )
-    from pellucid.external import external_tools
     from pellucid.messages import (
         BlobPart,
         FilePart,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
     # Names that moved: type checkers know them, and say that they are not exported from here.
     from pellucid.approvals import Claims, ExternalCall, FileClaims, MemoryClaims  # noqa: F401
+    from pellucid.configured import configured_tools as external_tools  # noqa: F401
     from pellucid.errors import (  # noqa: F401
         AlreadyResumed,
         CheckpointError,
@@ -160,8 +161,8 @@ __all__ = [
     "Verdict",
     "__version__",
     "combined",
+    "configured_tools",
     "dump_messages",
-    "external_tools",
     "gated_tools",
     "load_messages",
     "observe",
@@ -174,12 +175,12 @@ __all__ = [
 _HOMES = {
     "agent": ("Agent",),
     "approvals": ("ApprovalRequest", "Decision", "ExternalRequest", "ExternalResult"),
+    "configured": ("configured_tools",),
     "context": ("CancelToken", "DiscoveryContext", "Identity", "Limits", "ToolContext", "propagate"),
     "errors": (
         "ConfigError", "DiscoveryError", "ErrorKind", "ModelError", "OutputError", "PellucidError", "PermissionDenied",
         "RunCancelled", "RunTimeout", "ToolError",
     ),
-    "external": ("external_tools",),
     "messages": (
         "BlobPart", "FilePart", "Message", "ReasoningPart", "TextPart", "ToolCall", "ToolDefinition", "ToolResult",
         "UriPart", "Usage", "dump_messages", "load_messages",
@@ -231,6 +232,6 @@ if not TYPE_CHECKING:
         lazy=load_within(__name__, _HOMES)
         | {module: partial(import_module, f"{__name__}.{module}") for module in _MODULES},
         deprecated={name: (f"{__name__}.{home}", name) for home, names in _MOVED.items() for name in names}
-        | {"Telemetry": (__name__, "TelemetryOptions")},
+        | {"Telemetry": (__name__, "TelemetryOptions"), "external_tools": (__name__, "configured_tools")},
     )
     __dir__ = module_dir(__name__)

@@ -20,10 +20,10 @@ from support.pages import ROOT, blocks_of
 PUBLIC = (
     "pellucid",
     "pellucid.approvals",
+    "pellucid.configured",
     "pellucid.durable",
     "pellucid.durable_runs",
     "pellucid.errors",
-    "pellucid.external",
     "pellucid.mcp",
     "pellucid.models",
     "pellucid.nats",

@@ -35,7 +35,7 @@ from pellucid import (
     Usage,
     Verdict,
     combined,
-    external_tools,
+    configured_tools,
     gated_tools,
     static_tools,
     tool,
@@ -129,7 +129,7 @@ support = Agent[Deps](
     providers=[
         registry,
         MCPProvider.http("http://localhost", id="mcp"),
-        external_tools({}),
+        configured_tools({}),
         combined(DiscoveryProvider(FakeHub(), id="hub"), static_tools([refund]), on_error="skip"),
         gated_tools(registry, lambda tool, ctx: ctx.identity is not None and tool.name != "greet"),
     ],

@@ -106,7 +106,7 @@ class OutsideService:
 
     ```python
     with OutsideService() as service:
-        tools = external_tools({"test_external_async": {"serviceUrl": service.url}})
+        tools = configured_tools({"test_external_async": {"serviceUrl": service.url}})
     ```
 
     `POST /jobs` accepts a job and answers 202, or 200 if it has the `Idempotency-Key` of an accepted one. The result is

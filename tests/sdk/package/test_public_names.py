@@ -61,9 +61,15 @@ MOVED = {
 }
 """Names that `pellucid` exported before, by the module that has them now."""
 
+CONFIGURED = ["FACTORIES", "Factory", "ToolOptions"]
+
 DEPRECATED = [
     *(("pellucid", name, f"from {module} import {name}") for module, names in MOVED.items() for name in names),
     ("pellucid", "Telemetry", "from pellucid import TelemetryOptions"),
+    ("pellucid", "external_tools", "from pellucid import configured_tools"),
+    *(("pellucid.external", name, f"from pellucid.configured import {name}") for name in CONFIGURED),
+    ("pellucid.external", "ExternalTools", "from pellucid.configured import ConfiguredTools"),
+    ("pellucid.external", "external_tools", "from pellucid import configured_tools"),
     ("pellucid.telemetry", "Telemetry", "from pellucid.telemetry import TelemetryOptions"),
     ("pellucid.models", "candidates", "from pellucid.models.alternatives import candidates"),
     ("pellucid.models", "closable", "from pellucid.models.base import closable"),

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
+from pellucid.configured.factories import FACTORIES
+from pellucid.configured.options import Factory, SharedOptions, options_type, read_options
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
-from pellucid.external.factories import FACTORIES
-from pellucid.external.options import Factory, SharedOptions, options_type, read_options
 from pellucid.text import nearest
 from pellucid.tools import ProviderTool, Tool
 from pellucid.tools.catalog import RegistryMode
@@ -21,7 +21,7 @@ _MODE: Final = "registry_mode"
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalTools:
+class ConfiguredTools:
     """Provider of configured tools.
 
     Attributes:
@@ -37,19 +37,19 @@ class ExternalTools:
 
     def __post_init__(self) -> None:
         if self.registry_mode not in get_args(RegistryMode):
-            raise ConfigError(f"ExternalTools(registry_mode={self.registry_mode!r}): must be 'full' or 'lazy'")
+            raise ConfigError(f"ConfiguredTools(registry_mode={self.registry_mode!r}): must be 'full' or 'lazy'")
 
     def list_tools(self, ctx: DiscoveryContext) -> tuple[Tool, ...]:
         """Return the enabled tools."""
         return self.tools
 
 
-def external_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory] = FACTORIES) -> ExternalTools:
+def configured_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory] = FACTORIES) -> ConfiguredTools:
     """Return a provider of the tools in a configuration.
 
     ```python
-    external_tools({"tavilySearch": {"maxResults": 5, "needsApproval": True}, "googleSearch": {}})
-    external_tools(tomllib.loads(text))  # with tables such as [tools.tavilySearch]
+    configured_tools({"tavilySearch": {"maxResults": 5, "needsApproval": True}, "googleSearch": {}})
+    configured_tools(tomllib.loads(text))  # with tables such as [tools.tavilySearch]
     ```
 
     A tool is enabled by its presence unless it has `enabled = false`. Every tool has the options `enabled`,
@@ -78,10 +78,10 @@ def external_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory
         else:
             tools += [tool] if tool is not None else []
     if problems:
-        raise ConfigError("\n".join(["external tools cannot be created:", *problems]))
+        raise ConfigError("\n".join(["configured tools cannot be created:", *problems]))
     if mode == "lazy":
         tools = [tool if isinstance(tool, ProviderTool) else tool.searched() for tool in tools]
-    return ExternalTools(tuple(tools), mode)
+    return ConfiguredTools(tuple(tools), mode)
 
 
 def _entries(config: object, factories: Mapping[str, Factory], problems: list[str]) -> Mapping[str, Any]:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr
 
+from pellucid.configured.options import ToolOptions
 from pellucid.errors import ConfigError, ErrorKind, ToolError
-from pellucid.external.options import ToolOptions
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.tools import Tool, tool
 

@@ -27,7 +27,7 @@ from pellucid import (
     ToolContext,
     ToolError,
     ToolResult,
-    external_tools,
+    configured_tools,
 )
 from pellucid.approvals import ExternalCall
 from pellucid.reliability import Rule, retry
@@ -94,7 +94,7 @@ def completions(status: int = 200) -> Iterator[Completed]:
 
 def configured(service: OutsideService, **options: Any) -> Tool:
     """Return the tool that hands work to a service."""
-    [tool] = external_tools({"test_external_async": {"serviceUrl": service.url, "delay": 0, **options}}).tools
+    [tool] = configured_tools({"test_external_async": {"serviceUrl": service.url, "delay": 0, **options}}).tools
     return tool
 
 
@@ -143,7 +143,7 @@ async def test_a_service_that_does_not_accept_the_work_fails_the_call() -> None:
     assert caught.value.error_type == "unavailable"
     with vendor_server() as server:
         server.answers(answer_json({}, status=503), Answer(status=99))
-        [tool] = external_tools({"test_external_async": {"serviceUrl": server.url}}).tools
+        [tool] = configured_tools({"test_external_async": {"serviceUrl": server.url}}).tools
         for text in ("503", "99"):
             with pytest.raises(ToolError, match=text):
                 await dispatch(tool)
@@ -161,7 +161,7 @@ async def test_a_run_pauses_for_the_service_and_resumes_with_its_results(telemet
             return answer_json(answer, status=status)
 
         proxy.answers(answer_json({}, status=503), forward)
-        provider = external_tools({"test_external_async": {"serviceUrl": proxy.url, "delay": 0}})
+        provider = configured_tools({"test_external_async": {"serviceUrl": proxy.url, "delay": 0}})
         model = ScriptedModel(ToolCall("test_external_async", {"message": "hi"}), "I wait.", "done")
         rule = Rule(when=lambda s: s.error_kind == "unavailable", then=retry(backoff=0.01), kind="busy")
         agent = Agent("a", model=model, providers=[provider], reliability=Reliability([rule]))

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from pellucid.external.echo import dispatched_echo, echo
-from pellucid.external.options import Factory, ToolOptions
-from pellucid.external.tavily import tavily_extract, tavily_search
+from pellucid.configured.echo import dispatched_echo, echo
+from pellucid.configured.options import Factory, ToolOptions
+from pellucid.configured.tavily import tavily_extract, tavily_search
 from pellucid.tools import ProviderTool, Tool
 
 

@@ -12,9 +12,9 @@ from urllib.request import Request, urlopen
 import anyio
 from pydantic import Field, SecretStr, model_validator
 
+from pellucid.configured.options import ToolOptions
 from pellucid.context import ExternalCall, ToolContext
 from pellucid.errors import ToolError
-from pellucid.external.options import ToolOptions
 from pellucid.tools import Tool, tool
 
 

@@ -78,7 +78,7 @@ def options_type(name: str, factory: Factory) -> type[ToolOptions] | None:
         case [type() as kind] if issubclass(kind, ToolOptions):
             return kind
     raise ConfigError(
-        f"factories[{name!r}]: its only parameter must be annotated with a subclass of pellucid.external.ToolOptions"
+        f"factories[{name!r}]: its only parameter must be annotated with a subclass of pellucid.configured.ToolOptions"
     )
 
 

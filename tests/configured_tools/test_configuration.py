@@ -23,10 +23,10 @@ from pellucid import (
     ToolCall,
     ToolContext,
     ToolResult,
-    external_tools,
+    configured_tools,
     tool,
 )
-from pellucid.external import FACTORIES, Factory, ToolOptions
+from pellucid.configured import FACTORIES, Factory, ToolOptions
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured
 from support.runs import within
@@ -113,9 +113,9 @@ OWN: Mapping[str, Factory] = {
 def problems(config: Any, **factories: Any) -> list[str]:
     """Return the lines with which a configuration is refused."""
     with pytest.raises(ConfigError) as caught:
-        external_tools(config, factories={**OWN, **factories})
+        configured_tools(config, factories={**OWN, **factories})
     title, *lines = str(caught.value).splitlines()
-    assert title == "external tools cannot be created:"
+    assert title == "configured tools cannot be created:"
     return lines
 
 
@@ -127,7 +127,7 @@ def results(request: ModelRequest) -> list[Any]:
 @pytest.mark.anyio
 async def test_tools_are_listed_under_the_names_and_in_the_order_of_the_configuration(telemetry: Captured) -> None:
     """The provider has the id `external`; a tool is enabled by its presence and disabled by `enabled = false`."""
-    provider = external_tools(
+    provider = configured_tools(
         {"weather": {"maxDays": 2}, "clock": {"enabled": True}, "test_async": {"enabled": False}}, factories=OWN
     )
     model = ScriptedModel(ToolCall("weather", {"city": "Bergen"}), "done")
@@ -151,7 +151,7 @@ def test_a_table_of_a_toml_file_is_a_configuration() -> None:
         async = true
         delay = 0
     """
-    forecast, echo = external_tools(tomllib.loads(text), factories=OWN).tools
+    forecast, echo = configured_tools(tomllib.loads(text), factories=OWN).tools
     assert (forecast.name, forecast.needs_approval, forecast.execution) == ("weather", True, None)
     assert (echo.name, echo.execution) == ("test_async", "same-invocation")
 
@@ -161,7 +161,7 @@ def test_a_table_of_a_toml_file_is_a_configuration() -> None:
 async def test_the_table_of_tools_may_have_a_registry_mode(mode: str) -> None:
     """With `lazy`, the model finds the tools of the table with `tool_search`."""
     text = f"[tools]\nregistry_mode = '{mode}'\n[tools.clock]\n[tools.weather]\nmaxDays = 3"
-    provider = external_tools(tomllib.loads(text), factories=OWN)
+    provider = configured_tools(tomllib.loads(text), factories=OWN)
     assert provider.registry_mode == mode
     activate = [ToolCall("tool_search", {"name": "weather"})] if mode == "lazy" else []
     model = ScriptedModel(*activate, ToolCall("weather", {"city": "Bergen"}), "done")
@@ -229,14 +229,14 @@ def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
 def test_other_shapes_are_refused(config: Any, text: str) -> None:
     """A configuration is an object of objects with names."""
     with pytest.raises(ConfigError, match=text):
-        external_tools(config, factories=OWN)
+        configured_tools(config, factories=OWN)
 
 
 @pytest.mark.parametrize("value", [SECRET.encode(), [SECRET], {"key": SECRET}])
 def test_values_are_not_repeated(value: Any) -> None:
     """They may be secrets; the error has no cause that repeats them either."""
     with pytest.raises(ConfigError) as caught:
-        external_tools({"weather": {"token": value, "maxDays": SECRET, "units": value}}, factories=OWN)
+        configured_tools({"weather": {"token": value, "maxDays": SECRET, "units": value}}, factories=OWN)
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in str(error)
@@ -246,7 +246,7 @@ def test_values_are_not_repeated(value: Any) -> None:
 def test_secrets_are_not_in_the_representation_of_the_provider() -> None:
     """Nor in those of its tools."""
     tools = {"weather": {"token": SECRET}, "tavilySearch": {"apiKey": SECRET}}
-    assert SECRET not in repr(external_tools(tools, factories=OWN))
+    assert SECRET not in repr(configured_tools(tools, factories=OWN))
 
 
 @pytest.mark.parametrize(
@@ -290,16 +290,16 @@ def test_options_that_a_tool_does_not_support_are_refused(name: str, options: An
 )
 def test_async_and_execution(options: Any, execution: str | None) -> None:
     """`execution` implies `async`; an external tool is asynchronous without either."""
-    [echo] = external_tools({"test_async": options}).tools
+    [echo] = configured_tools({"test_async": options}).tools
     assert echo.execution == execution
-    [external] = external_tools({"test_external_async": {"serviceUrl": "http://localhost", "async": True}}).tools
+    [external] = configured_tools({"test_external_async": {"serviceUrl": "http://localhost", "async": True}}).tools
     assert external.execution == "external-dispatch"
 
 
 @pytest.mark.anyio
 async def test_a_configured_tool_runs_in_the_background(telemetry: Captured) -> None:
     """With `async`, the model goes on at once and gets the result later."""
-    provider = external_tools({"test_async": {"async": True, "delay": 0.01}})
+    provider = configured_tools({"test_async": {"async": True, "delay": 0.01}})
     model = ScriptedModel(ToolCall("test_async", {"message": "hi"}), "wait", "done")
     await within(Agent("a", model=model, providers=[provider]).run("x"))
     pending, settled = results(model.requests[-1])
@@ -318,7 +318,7 @@ async def test_a_configured_tool_hands_its_work_to_another_process(name: str) ->
     for options in ({"execution": "external-dispatch"}, {}):
         model = ScriptedModel(call, "I am waiting.", "done") if options else ScriptedModel(call, "done")
         own = {**options, "delay": 0.0} if name == "test_async" else options
-        agent = Agent("a", model=model, providers=[external_tools({name: own}, factories=OWN)])
+        agent = Agent("a", model=model, providers=[configured_tools({name: own}, factories=OWN)])
         result = await within(agent.run("Book it."))
         if options:
             assert result.status == "awaiting_tools"
@@ -338,11 +338,11 @@ async def test_a_tool_of_the_vendor_is_offered_and_async_on_it_is_one_warning() 
     """The warning is shown where the provider is made, and the tool is the same."""
     options = {"searchTypes": {"webSearch": {}}, "excludeDomains": ["example.com"]}
     with pytest.warns(UserWarning, match=r"config\.tools\.googleSearch: .*async does not change it") as caught:
-        changed = external_tools({"googleSearch": {**options, "async": True, "execution": "same-invocation"}})
+        changed = configured_tools({"googleSearch": {**options, "async": True, "execution": "same-invocation"}})
     assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        unchanged = external_tools({"googleSearch": {**options, "async": False, "needsApproval": False}})
+        unchanged = configured_tools({"googleSearch": {**options, "async": False, "needsApproval": False}})
 
     class Gemini(ScriptedModel):
         provider_tools = frozenset({("gemini", "google_search")})
@@ -370,7 +370,7 @@ def two(first: WeatherOptions, second: WeatherOptions) -> Tool:
 @pytest.mark.parametrize(
     ("factory", "text"),
     [
-        (unannotated, "its only parameter must be annotated with a subclass of pellucid.external.ToolOptions"),
+        (unannotated, "its only parameter must be annotated with a subclass of pellucid.configured.ToolOptions"),
         (two, "its only parameter must be annotated"),
         (clock(), "factories['own'] is a tool; give a function that returns it"),
         (7, "is not a callable object"),
@@ -405,7 +405,7 @@ def test_what_a_factory_raises_names_its_tool() -> None:
         "config.tools.b: no quota left",
     ]
     with pytest.raises(OSError, match="disk full") as caught:
-        external_tools({"own": {}}, factories={"own": breaks})
+        configured_tools({"own": {}}, factories={"own": breaks})
     assert caught.value.__notes__ == ["raised by the factory of config.tools.own"]
 
 
@@ -435,12 +435,12 @@ def test_factories_can_be_any_callable() -> None:
     """Such as a partial, or an object; their options may turn conversion on."""
     folders: list[Path] = []
     factories: Mapping[str, Factory] = {"a": partial(in_folder, folders=folders), "b": Weather()}
-    tools = external_tools({"a": {"folder": "x"}, "b": {}}, factories=factories).tools
+    tools = configured_tools({"a": {"folder": "x"}, "b": {}}, factories=factories).tools
     assert ([item.name for item in tools], folders) == (["a", "b"], [Path("x")])
 
 
 def test_importing_the_factories_imports_no_extra() -> None:
     """Only a configured tool needs its package."""
-    code = "import sys, pellucid.external; print('tavily' in sys.modules, 'httpx' in sys.modules)"
+    code = "import sys, pellucid.configured; print('tavily' in sys.modules, 'httpx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, ConfigError, Reliability, ToolCall, ToolResult, external_tools
+from pellucid import Agent, ConfigError, Reliability, ToolCall, ToolResult, configured_tools
 from pellucid.reliability import Rule, retry
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
@@ -36,7 +36,7 @@ def server() -> Iterator[VendorServer]:
 
 def agent(server: VendorServer, name: str, **options: Any) -> Agent:
     """Return an agent whose model calls the tool once."""
-    provider = external_tools({name: {"apiKey": KEY, "baseUrl": server.url, **options}})
+    provider = configured_tools({name: {"apiKey": KEY, "baseUrl": server.url, **options}})
     return Agent("a", model=ScriptedModel(ToolCall(name, ARGUMENTS[name]), "done"), providers=[provider])
 
 
@@ -150,7 +150,7 @@ async def test_reliability_rules_may_retry(server: VendorServer, telemetry: Capt
     server.answers(refused(429), refused(503), answer_json({"results": []}))
     kinds = ("rate_limited", "unavailable")
     rule = Rule(when=lambda s: s.error_kind in kinds and s.attempt < 3, then=retry(backoff=0.01), kind="transient")
-    provider = external_tools({name: {"apiKey": KEY, "baseUrl": server.url}})
+    provider = configured_tools({name: {"apiKey": KEY, "baseUrl": server.url}})
     model = ScriptedModel(ToolCall(name, ARGUMENTS[name]), "done")
     result = await within(Agent("a", model=model, providers=[provider], reliability=Reliability([rule])).run("x"))
     assert result.output == "done"
@@ -183,7 +183,7 @@ async def test_the_key_is_in_no_telemetry_and_no_error(
 def test_one_provider_works_in_one_event_loop_after_another(server: VendorServer, name: str) -> None:
     """Also after the loop was closed; no connection outlives its call."""
     server.always(answer_json({"results": []}))
-    tools = external_tools({name: {"apiKey": KEY, "baseUrl": server.url}})
+    tools = configured_tools({name: {"apiKey": KEY, "baseUrl": server.url}})
     for backend in ("asyncio", "trio", "asyncio"):
         model = ScriptedModel(ToolCall(name, ARGUMENTS[name]), "done")
         result = anyio.run(Agent("a", model=model, providers=[tools]).run, "x", backend=backend)
@@ -202,9 +202,9 @@ def test_the_key_can_come_from_the_environment(
     with pytest.raises(
         ConfigError, match=rf"config\.tools\.{name}: the key is missing; set apiKey or .*TAVILY_API_KEY"
     ):
-        external_tools({name: {}})
+        configured_tools({name: {}})
     monkeypatch.setenv("TAVILY_API_KEY", f" {KEY}\n")
-    provider = external_tools({name: {"baseUrl": server.url}})
+    provider = configured_tools({name: {"baseUrl": server.url}})
     Agent("a", model=ScriptedModel(ToolCall(name, ARGUMENTS[name]), "done"), providers=[provider]).run_sync("x")
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
@@ -215,7 +215,7 @@ def test_keys_that_no_header_can_contain_are_refused(name: str, key: str, monkey
     """The message does not repeat them."""
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="the key ") as caught:
-        external_tools({name: {"apiKey": key}})
+        configured_tools({name: {"apiKey": key}})
     assert not key.strip() or key not in str(caught.value)
 
 
@@ -231,7 +231,7 @@ def test_the_extra_is_named_if_it_is_missing(name: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfigError, match=r"install pellucid\[tavily\]"):
-        external_tools({name: {"apiKey": KEY}})
+        configured_tools({name: {"apiKey": KEY}})
 
 
 @both
@@ -241,4 +241,4 @@ def test_the_extra_is_named_if_it_is_missing(name: str, monkeypatch: pytest.Monk
 def test_options_out_of_range_are_refused(name: str, option: str, value: Any) -> None:
     """Before anything is sent."""
     with pytest.raises(ConfigError, match=rf"config\.tools\.{name}\.{option}: "):
-        external_tools({name: {"apiKey": KEY, option: value}})
+        configured_tools({name: {"apiKey": KEY, option: value}})
