@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     )
     from pellucid.models import FallbackModel, Model, ModelDelta, ModelRequest, ModelResponse
     from pellucid.observed import observe
-    from pellucid.offer import PermissionRequest, Policy, Verdict
     from pellucid.options import AgentOptions, ResumeOptions, RunOptions
     from pellucid.providers import (
         DiscoveryProvider,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from pellucid.reliability import Reliability
     from pellucid.run.outcomes import RunResult
     from pellucid.run.stream import RunStream
+    from pellucid.selection import PermissionRequest, Policy, Verdict
     from pellucid.telemetry import CapturePolicy, Redactor, TelemetryOptions
     from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
 
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     from pellucid.messages import ProviderToolDefinition, ServerToolCall, ServerToolResult  # noqa: F401
     from pellucid.models import OutputSchema, Price, PriceTable, Settings  # noqa: F401
     from pellucid.observed import ObservedProvider  # noqa: F401
-    from pellucid.offer import Explanation  # noqa: F401
     from pellucid.providers import ExplainContext, HubState  # noqa: F401
     from pellucid.reliability import (  # noqa: F401
         CircuitBreaker,
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
         retry,
         retry_other,
     )
+    from pellucid.selection import Explanation  # noqa: F401
     from pellucid.telemetry import DEFAULT_REDACTORS  # noqa: F401
 
 __all__ = [
@@ -187,7 +187,6 @@ _HOMES = {
     ),
     "models": ("FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse"),
     "observed": ("observe",),
-    "offer": ("PermissionRequest", "Policy", "Verdict"),
     "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
     "providers": (
         "DiscoveryProvider", "Readiness", "Skill", "ToolHub", "ToolProvider", "ToolRegistry", "combined",
@@ -196,6 +195,7 @@ _HOMES = {
     "reliability": ("Reliability",),
     "run.outcomes": ("RunResult",),
     "run.stream": ("RunStream",),
+    "selection": ("PermissionRequest", "Policy", "Verdict"),
     "telemetry": ("CapturePolicy", "Redactor", "TelemetryOptions"),
     "tools": ("Builtin", "Hub", "Mcp", "ProviderTool", "Tool", "ToolSource", "tool"),
 }  # fmt: skip
@@ -210,19 +210,19 @@ _MOVED = {
     "messages": ("ProviderToolDefinition", "ServerToolCall", "ServerToolResult"),
     "models": ("OutputSchema", "Price", "PriceTable", "Settings"),
     "observed": ("ObservedProvider",),
-    "offer": ("Explanation",),
     "providers": ("ExplainContext", "HubState"),
     "reliability": (
         "CircuitBreaker", "Rule", "Situation", "continue_", "fail_fast", "fallback", "last_known_catalog", "ok",
         "retry", "retry_other",
     ),
+    "selection": ("Explanation",),
     "telemetry": ("DEFAULT_REDACTORS",),
 }  # fmt: skip
 """Modules to import names from that this one used to export."""
 
 _MODULES = (
     "approvals", "context", "errors", "events", "messages", "models", "offer", "options", "providers", "reliability",
-    "run", "semconv", "telemetry", "tools", "types",
+    "run", "selection", "semconv", "telemetry", "tools", "types",
 )  # fmt: skip
 """Modules that `import pellucid` makes available as attributes."""
 

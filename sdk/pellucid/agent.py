@@ -30,10 +30,10 @@ from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
 if TYPE_CHECKING:
-    from pellucid.offer import Explanation
     from pellucid.providers import Readiness
     from pellucid.run.stream import RunStream
     from pellucid.run.warm_up import BackgroundWarmUp
+    from pellucid.selection import Explanation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,7 +363,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             tool_name: Name of the tool, as listed or as offered.
             ctx: Context for the providers, such as the identity and the active skills.
         """
-        from pellucid.offer.explain import explain
+        from pellucid.selection.explain import explain
 
         setup = self._setup
         within = setup.limits.discovery_timeout

@@ -14,13 +14,13 @@ from opentelemetry.trace import get_current_span
 from pellucid.context import DiscoveryContext, Identity, Limits
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.models import ModelRequest, ModelResponse, PublishedPrices, StreamItem
-from pellucid.offer import Policy
-from pellucid.offer.permission import Permissions
 from pellucid.providers import ExplainContext, Lister, ToolProvider
 from pellucid.providers.listing import audience_of
 from pellucid.providers.provider import close
 from pellucid.run.dispatch import handle
 from pellucid.run.state import CallerContext, Run, Setup
+from pellucid.selection import Policy
+from pellucid.selection.permission import Permissions
 from pellucid.telemetry import Listeners, Observable, Pipeline, Scope, enter_scope, leave_scope
 from pellucid.tools import Tool
 from pellucid.tools.catalog import Catalog, Catalogs

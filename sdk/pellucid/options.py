@@ -17,9 +17,9 @@ from pellucid.tools.tool import PlainFunction
 from pellucid.types import DepsT
 
 if TYPE_CHECKING:
-    from pellucid.offer import Policy
     from pellucid.providers import Skill, ToolProvider
     from pellucid.reliability import Reliability
+    from pellucid.selection import Policy
 
 
 class _Configurable(TypedDict, Generic[DepsT], total=False):

@@ -25,9 +25,9 @@ from pellucid.tools.collisions import check_policy
 from pellucid.tools.tool import PlainFunction
 
 if TYPE_CHECKING:
-    from pellucid.offer import Policy
-    from pellucid.offer.permission import Permissions
     from pellucid.providers.skills import SkillProvider
+    from pellucid.selection import Policy
+    from pellucid.selection.permission import Permissions
 
 
 def copied(options: AgentOptions[Any]) -> AgentOptions[Any]:
@@ -115,7 +115,7 @@ def _loader(options: AgentOptions[Any]) -> SkillProvider | None:
 def _permissions(policy: Policy | None, limits: Limits) -> Permissions | None:
     if policy is None:
         return None
-    from pellucid.offer.permission import Permissions
+    from pellucid.selection.permission import Permissions
 
     return Permissions(policy, limits.policy_timeout)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pellucid.offer import Policy
+    from pellucid.selection import Policy
     from pellucid_exporters.testing import Captured
 
 pytestmark = pytest.mark.integration

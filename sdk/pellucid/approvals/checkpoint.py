@@ -51,7 +51,7 @@ class Checkpoint:
         discoveries: Iterations so far that only discovered tools.
         usage: Usage so far.
         active: Names of the active lazy tools.
-        pins: Digests of the tools as the model was given them; see `offer/pins.py`.
+        pins: Digests of the tools as the model was given them; see `selection/pins.py`.
         messages: The conversation; the last message has the waiting calls.
         results: Results of the other calls of the last message.
         approvals: Pending approval requests, including those of sub-agents.

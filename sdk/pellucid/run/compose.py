@@ -33,7 +33,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         PellucidError: the check of the tools ended it.
     """
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
-        messages, offering = run.conversation.messages, run.offering
+        messages, selection = run.conversation.messages, run.selection
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
@@ -42,10 +42,10 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
                 check(binding.tool for name, binding in listed.items() if name not in catalog.denied)
             _check_provider_tools(run.setup.models, catalog.provider_tools)
         definitions = () if closing else catalog.definitions
-        is_new = offering.digest != catalog.digest
+        is_new = selection.digest != catalog.digest
         if is_new and not closing:
-            offering.add(catalog)
-        offering.report_shadowed(b, catalog)
+            selection.add(catalog)
+        selection.report_shadowed(b, catalog)
         request = ModelRequest(
             instructions=_instructions(run),
             messages=tuple(messages),

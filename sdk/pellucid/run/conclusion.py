@@ -33,7 +33,7 @@ def conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: 
         pausing_of(run)
         return suspend(run, done)
     messages.append(Message("tool", done.results))
-    run.offering.count(only_discovered=all(call.name in catalog.discovering for call in calls))
+    run.selection.count(only_discovered=all(call.name in catalog.discovering for call in calls))
     if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
         return "max_tool_calls"
     return None

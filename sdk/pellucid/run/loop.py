@@ -168,7 +168,7 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         response, can_repair = interrupted_answer(run)
     while stop is None:
         if response is None:
-            if run.scope.iteration >= run.limits.max_iterations + run.offering.discoveries:
+            if run.scope.iteration >= run.limits.max_iterations + run.selection.discoveries:
                 break
             response, catalog = await _iterate(run, b, can_repair=can_repair)
         if calls := response.message.tool_calls:

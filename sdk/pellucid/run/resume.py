@@ -84,10 +84,10 @@ def prepare(
     run.tally.tool_calls = state.tool_calls - len(resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
     restore(run, state)
-    run.offering.names.update(call.name for call in run.conversation.calls)
-    run.offering.activation.iterations = state.discoveries
-    run.offering.activation.preset = state.active
-    run.offering.pins.restore(state.pins)
+    run.selection.names.update(call.name for call in run.conversation.calls)
+    run.selection.activation.iterations = state.discoveries
+    run.selection.activation.preset = state.active
+    run.selection.pins.restore(state.pins)
 
 
 async def _claim(run: Run, resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:

@@ -19,21 +19,21 @@ from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.models.facts import ModelFacts
-from pellucid.offer.offering import Offering
 from pellucid.providers.listing import Lister
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.structured_output import Output
 from pellucid.run.unpaused import UNPAUSED, Unpaused
+from pellucid.selection.selection import Selection
 from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
 from pellucid.text import excerpt
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from pellucid.offer.permission import Permissions
     from pellucid.providers.skills import ActiveSkills, Skill
     from pellucid.reliability import Reliability
     from pellucid.run.journal import LiveText
+    from pellucid.selection.permission import Permissions
     from pellucid.telemetry.recording import Recorded
 
 
@@ -171,7 +171,7 @@ class Run:
         caller: Options of the run.
         scope: Its telemetry.
         conversation: Its messages.
-        offering: The offer: which tools of the catalogues the model gets.
+        selection: Which tools of the catalogues the model gets.
         tally: Its usage and call counts.
         nesting: Its outer run and its nested runs.
         pausing: What it waits for, or was waiting for when it was resumed.
@@ -197,7 +197,7 @@ class Run:
             listeners=(setup.listeners,) if caller.stream is None else (setup.listeners, caller.stream),
         )
         self.conversation = Conversation(list(messages), setup.model.name, _active(setup.skills), len(messages))
-        self.offering = Offering(self.scope, setup.permissions, setup.limits, pin=setup.pin)
+        self.selection = Selection(self.scope, setup.permissions, setup.limits, pin=setup.pin)
         self.tally = Tally()
         self.nesting = Nesting(self)
         self.pausing: Unpaused = UNPAUSED

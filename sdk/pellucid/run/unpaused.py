@@ -49,9 +49,9 @@ class Unpaused:
         """Return the tools to offer now.
 
         Raises:
-            ToolNameCollision, PolicyHalt: as `Offering.narrow`.
+            ToolNameCollision, PolicyHalt: as `Selection.narrow`.
         """
-        narrowed: Catalog = await run.offering.narrow(b, catalog, run.conversation.messages)
+        narrowed: Catalog = await run.selection.narrow(b, catalog, run.conversation.messages)
         return narrowed
 
     def owner(self, call_id: str) -> str:

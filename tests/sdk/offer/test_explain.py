@@ -33,8 +33,8 @@ from support.runs import within
 
 if TYPE_CHECKING:
     from pellucid import Policy, ToolProvider
-    from pellucid.offer import Explanation
     from pellucid.providers import ExplainContext
+    from pellucid.selection import Explanation
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]

@@ -43,12 +43,6 @@ UNUSED = (
     "concurrency.turns",
     "models.fallback",
     "models.price_table",
-    "offer.activation",
-    "offer.explain",
-    "offer.meta",
-    "offer.permission",
-    "offer.pins",
-    "offer.policy",
     "providers.combination",
     "providers.fetches",
     "providers.hub",
@@ -60,6 +54,12 @@ UNUSED = (
     "run.stream",
     "run.subagent",
     "run.warm_up",
+    "selection.activation",
+    "selection.explain",
+    "selection.meta",
+    "selection.permission",
+    "selection.pins",
+    "selection.policy",
     "telemetry.hub_requests",
     "telemetry.hubs",
     "telemetry.labels",
@@ -75,7 +75,7 @@ UNUSED = (
 )
 """Modules of features that a run of an agent with one tool, without telemetry, does not use."""
 
-LAZY_FACES = ("models", "offer", "providers", "telemetry", "testing", "tools")
+LAZY_FACES = ("models", "providers", "selection", "telemetry", "testing", "tools")
 """Packages whose names are loaded at their first use."""
 
 

@@ -43,7 +43,6 @@ MOVED = {
     "pellucid.messages": ["ProviderToolDefinition", "ServerToolCall", "ServerToolResult"],
     "pellucid.models": ["OutputSchema", "Price", "PriceTable", "Settings"],
     "pellucid.observed": ["ObservedProvider"],
-    "pellucid.offer": ["Explanation"],
     "pellucid.providers": ["ExplainContext", "HubState"],
     "pellucid.reliability": [
         "CircuitBreaker",
@@ -57,17 +56,20 @@ MOVED = {
         "retry",
         "retry_other",
     ],
+    "pellucid.selection": ["Explanation"],
     "pellucid.telemetry": ["DEFAULT_REDACTORS"],
 }
 """Names that `pellucid` exported before, by the module that has them now."""
 
 CONFIGURED = ["FACTORIES", "Factory", "ToolOptions"]
+SELECTION = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
 
 DEPRECATED = [
     *(("pellucid", name, f"from {module} import {name}") for module, names in MOVED.items() for name in names),
     ("pellucid", "Telemetry", "from pellucid import TelemetryOptions"),
     ("pellucid", "external_tools", "from pellucid import configured_tools"),
     *(("pellucid.external", name, f"from pellucid.configured import {name}") for name in CONFIGURED),
+    *(("pellucid.offer", name, f"from pellucid.selection import {name}") for name in SELECTION),
     ("pellucid.external", "ExternalTools", "from pellucid.configured import ConfiguredTools"),
     ("pellucid.external", "external_tools", "from pellucid import configured_tools"),
     ("pellucid.telemetry", "Telemetry", "from pellucid.telemetry import TelemetryOptions"),
@@ -118,6 +120,12 @@ def test_the_old_name_of_telemetry_options_can_be_imported() -> None:
     done = subprocess.run([sys.executable, "-W", "always", "-c", code], check=True, capture_output=True, text=True)
     assert "<string>:2: DeprecationWarning: pellucid.Telemetry is deprecated" in done.stderr
     assert same(pellucid.TelemetryOptions()) == pellucid.TelemetryOptions()
+
+
+def test_the_old_name_of_a_room_needs_no_import() -> None:
+    """`import pellucid` made `pellucid.offer` an attribute, and still does."""
+    code = "import pellucid; pellucid.offer.Explanation"
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", code], check=True)
 
 
 @pytest.mark.parametrize("module", PUBLIC)

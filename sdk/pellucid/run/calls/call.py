@@ -19,7 +19,7 @@ from pellucid.tools.tool import MetaTool, Tool
 from pellucid.types import JSONObject
 
 if TYPE_CHECKING:
-    from pellucid.offer.policy import Ruling
+    from pellucid.selection.policy import Ruling
 
 INVALID_ARGUMENTS: Final = "invalid_arguments"
 
@@ -127,7 +127,7 @@ def approval_error(settled: Settled) -> ToolError | None:
 
 
 def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
-    if name in run.offering.names:
+    if name in run.selection.names:
         alternatives = alternatives_to(name, catalog)
         return ToolError(f"Tool {name!r} was removed since it was offered. {alternatives}", error_type="tool_removed")
     return unknown_tool(name, catalog)

@@ -97,7 +97,7 @@ def _admit(run: Run, b: Boundary, call: Call) -> None:
             )
         check_halted(run)
     if call.denied is not None and run.setup.permissions is not None:
-        from pellucid.offer.policy import Ruling
+        from pellucid.selection.policy import Ruling
 
         b.note(permission="deny")
         ruling, span = Ruling("deny", call.denied.reason), b.span.get_span_context()

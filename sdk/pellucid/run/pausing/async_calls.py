@@ -188,15 +188,15 @@ async def narrow(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
     """Return the tools to offer now, with `async_status` while the model lacks results; it can be called afterwards.
 
     Raises:
-        ToolNameCollision, PolicyHalt: as `Offering.narrow`.
+        ToolNameCollision, PolicyHalt: as `Selection.narrow`.
     """
     state = pending(run)
     if not state.calls.by_id:
-        return await run.offering.narrow(b, catalog, run.conversation.messages)
+        return await run.selection.narrow(b, catalog, run.conversation.messages)
     tool = _status_tool(run)
     status = Binding(tool, PROVIDER, tool.source)
     added = status if state.calls.is_open else None
-    offered = await run.offering.narrow(b, catalog, run.conversation.messages, added)
+    offered = await run.selection.narrow(b, catalog, run.conversation.messages, added)
     callable_ = {**offered.callable, tool.name: status}
     return offered.narrowed(offered.bindings, callable=callable_, recorded=offered.recorded)
 

@@ -35,7 +35,7 @@ def state_of(
     **pending: Any,
 ) -> Checkpoint:
     """Return the state of a run with these messages; `pending` is about the calls of the last one."""
-    activation = run.offering.activation
+    activation = run.selection.activation
     return Checkpoint(
         id=checkpoint_id,
         agent=run.scope.agent,
@@ -48,7 +48,7 @@ def state_of(
         discoveries=activation.iterations,
         usage=run.nesting.spent,
         active=activation.names,
-        pins=run.offering.pins.to_dict() if has_pins else {},
+        pins=run.selection.pins.to_dict() if has_pins else {},
         messages=dump_messages(messages),
         external=run.pausing.requests(),
         **pending,

@@ -14,12 +14,12 @@ from opentelemetry.trace import NoOpTracerProvider
 from pellucid.context import UNLIMITED, DiscoveryContext
 from pellucid.errors import DiscoveryError, ToolNameCollision
 from pellucid.failures import describe
-from pellucid.offer.activation import Activation
-from pellucid.offer.meta import meta_tools
-from pellucid.offer.permission import Permissions, request_for
-from pellucid.offer.policy import PERMITTED, Ruling, Stage, ask
 from pellucid.providers.listing import Lister
 from pellucid.providers.provider import ToolProvider
+from pellucid.selection.activation import Activation
+from pellucid.selection.meta import meta_tools
+from pellucid.selection.permission import Permissions, request_for
+from pellucid.selection.policy import PERMITTED, Ruling, Stage, ask
 from pellucid.telemetry import Scope, TelemetryOptions, enter_scope, leave_scope
 from pellucid.text import clean
 from pellucid.tools.catalog import Catalog, Catalogs, ProviderCatalog

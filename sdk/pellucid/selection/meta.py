@@ -14,7 +14,7 @@ from pellucid import semconv
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError
 from pellucid.events import ToolsSearched
-from pellucid.offer.activation import Activation
+from pellucid.selection.activation import Activation
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from pellucid.errors import ToolError
 from pellucid.events import ToolsRedefined
 from pellucid.messages import Message, ToolDefinition
-from pellucid.offer.activation import Activation, discovered
+from pellucid.selection.activation import Activation, discovered
 from pellucid.telemetry import Boundary, Scope
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding

@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanContext
 from pellucid.errors import PermissionDenied, PolicyHalt
 from pellucid.events import ToolDenied
 from pellucid.failures import describe, error_type_of
-from pellucid.offer.policy import PERMITTED, PermissionRequest, Policy, Ruling, Stage, ask
+from pellucid.selection.policy import PERMITTED, PermissionRequest, Policy, Ruling, Stage, ask
 from pellucid.telemetry import Scope
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.catalog_cache import Remembered

@@ -1,4 +1,4 @@
-"""The offer of a run: the tools that its model gets in each iteration."""
+"""The selection of a run: the tools that its model gets in each iteration."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pellucid.tools.collisions import Binding, Emitted, emit_shadowed
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 
 if TYPE_CHECKING:
-    from pellucid.offer.activation import Activation
-    from pellucid.offer.permission import Permissions
-    from pellucid.offer.pins import Pins
+    from pellucid.selection.activation import Activation
+    from pellucid.selection.permission import Permissions
+    from pellucid.selection.pins import Pins
 
 
 class _LazyOffer(NamedTuple):
@@ -38,8 +38,8 @@ class _LazyOffer(NamedTuple):
     catalog: Catalog
 
 
-class Offering:
-    """The offer of a run: narrows each catalogue to the tools that the model gets.
+class Selection:
+    """The selection of a run: narrows each catalogue to the tools that the model gets.
 
     A run whose catalogue has no lazy tools and stays the same has no activation and no pins, and does not load them.
 
@@ -70,7 +70,7 @@ class Offering:
     def activation(self) -> Activation:
         """The active lazy tools."""
         if self._activation is None:
-            from pellucid.offer.activation import Activation
+            from pellucid.selection.activation import Activation
 
             most = self._limits.max_discoveries
             most = 2 * self._limits.max_iterations if most is None else most
@@ -81,7 +81,7 @@ class Offering:
     def pins(self) -> Pins:
         """Definitions of the tools as the model was given them."""
         if self._pins is None:
-            from pellucid.offer.pins import Pins
+            from pellucid.selection.pins import Pins
 
             offered = self._first.eager if self._first is not None else {}
             self._pins = Pins(self._scope, self.activation, offered, withholds=self._withholds)
@@ -154,7 +154,7 @@ class Offering:
 
     def _metas(self, catalog: Catalog) -> Mapping[str, Binding]:
         """Return the tools that discover the lazy tools of a catalogue."""
-        from pellucid.offer.meta import meta_tools
+        from pellucid.selection.meta import meta_tools
 
         return meta_tools(self.activation, catalog)
 

@@ -1,4 +1,4 @@
-"""The offer: which tools of a catalogue the model gets; see README.md beside this file."""
+"""Which tools of a catalogue the model gets; see README.md beside this file."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,8 @@ from pellucid.module_names import load_within, module_dir, module_getattr
 __all__ = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
 
 if TYPE_CHECKING:
-    from pellucid.offer.explain import Explanation
-    from pellucid.offer.policy import PermissionRequest, Policy, Verdict
+    from pellucid.selection.explain import Explanation
+    from pellucid.selection.policy import PermissionRequest, Policy, Verdict
 else:
     __getattr__ = module_getattr(
         __name__,

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext
 from pellucid.errors import ToolError
 from pellucid.events import ToolsActivated, ToolsDeactivated
 from pellucid.messages import Message, ToolResult
-from pellucid.offer.permission import Permissions
+from pellucid.selection.permission import Permissions
 from pellucid.telemetry import Scope
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
