@@ -9,8 +9,7 @@ from pathlib import Path
 import anyio
 
 from pellucid import Agent, ModelRequest, ToolCall, ToolContext, ToolResult, tool
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.testing import FunctionModel
 
 

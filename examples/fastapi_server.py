@@ -21,8 +21,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 
 from pellucid import Agent, Identity
-from pellucid.durable import open_store
-from pellucid.durable_runs import Callbacks, DurableRuns, verify_callback
+from pellucid.durable import Callbacks, DurableRuns, open_store, verify_callback
 from pellucid.errors import InvalidCallback
 from pellucid.server import create_app, drain_at_signals
 from pellucid.testing import FunctionModel

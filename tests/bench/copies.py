@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, LiteralString
 
 from bench.agents import answers, text, typical
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 
 if TYPE_CHECKING:
     import psycopg

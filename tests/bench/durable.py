@@ -27,8 +27,7 @@ import anyio
 import psycopg
 
 from pellucid import Agent, Limits, ModelRequest, Tool, ToolCall, ToolContext
-from pellucid.durable import Claim, NewCall, RunStore, open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import Claim, DurableRuns, NewCall, RunStore, open_store
 from pellucid.testing import FunctionModel
 from support.postgres_server import postgres_server
 

@@ -28,9 +28,7 @@ from bench.baseline import TABLES
 from bench.copies import copy, submitted_template, waiting_template
 from bench.http_load import EventStreams, post, send
 from bench.processes import KEY, family_time, listening, memory, processor_time, worker
-from pellucid.durable import Claim, RunStore, open_store
-from pellucid.durable_runs import CallTokens, DurableRuns
-from pellucid.nats import NATSQueue
+from pellucid.durable import CallTokens, Claim, DurableRuns, NATSQueue, RunStore, open_store
 from support.nats_server import nats_server
 from support.postgres_server import PostgresServer, postgres_server
 

@@ -23,11 +23,9 @@ from pellucid import (
     semconv,
     static_tools,
 )
-from pellucid.durable import NewCall, open_store
-from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.durable import CallTokens, DurableRuns, NATSQueue, NewCall, open_store
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
-from pellucid.nats import NATSQueue
 from pellucid.reliability import Rule, retry
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, ScriptedModel

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from pellucid import Agent, ModelError, ToolCall, semconv
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.mcp import MCPProvider
 from pellucid.server import create_app
 from pellucid.testing import ScriptedModel

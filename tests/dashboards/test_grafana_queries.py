@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from pellucid import semconv
-from pellucid.durable import open_store
-from pellucid.nats import NATSQueue
+from pellucid.durable import NATSQueue, open_store
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters import configure

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pellucid.durable_runs import Callbacks, verify_callback
+from pellucid.durable import Callbacks, verify_callback
 from pellucid.errors import CallbackRefused, ConfigError, InvalidCallback
 
 OLD, NEW = (f"whsec_{base64.b64encode(letter * 32).decode()}" for letter in (b"o", b"n"))

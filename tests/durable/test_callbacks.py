@@ -13,8 +13,8 @@ from opentelemetry.trace import SpanKind
 from standardwebhooks.webhooks import Webhook
 
 from pellucid import Agent, ToolCall, semconv
-from pellucid.durable_runs import Callbacks, DurableRuns, verify_callback
-from pellucid.durable_runs.states import state_json
+from pellucid.durable import Callbacks, DurableRuns, verify_callback
+from pellucid.durable.states.bodies import state_json
 from pellucid.errors import CallbackRefused, ConfigError, IdempotencyConflict
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import OWED, PAY
@@ -350,7 +350,7 @@ import anyio
 
 from pellucid import Agent
 from pellucid.durable import open_store
-from pellucid.durable_runs import Callbacks, DurableRuns
+from pellucid.durable import Callbacks, DurableRuns
 from pellucid.testing import ScriptedModel
 
 url, options, hook, key = sys.argv[1:]

@@ -11,9 +11,8 @@ import anyio
 import pytest
 
 from pellucid import Agent, ConfigError, Decision, Identity, Message, ModelError, Skill, Tool, ToolCall
-from pellucid.durable import Changes, RunDue
-from pellucid.durable_runs import DurableRuns
-from pellucid.durable_runs.conversations import conversation_key
+from pellucid.durable import Changes, DurableRuns, RunDue
+from pellucid.durable.runs.conversations import conversation_key
 from pellucid.errors import ConversationBusy, UnknownConversation
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, JOB, OWED, PAY, Stop, ended
@@ -441,7 +440,7 @@ KILLED = """
 
     from pellucid import Agent
     from pellucid.durable import open_store
-    from pellucid.durable_runs import DurableRuns
+    from pellucid.durable import DurableRuns
     from pellucid.testing import FunctionModel
 
     url, options, seen = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])

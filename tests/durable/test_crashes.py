@@ -30,7 +30,7 @@ import json, os, signal, sys
 import anyio
 
 from pellucid.durable import NewCall, open_store
-from pellucid.durable.database import Database
+from pellucid.durable.store.database import Database
 
 url, options, prepare, act, point = sys.argv[1:]
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from pellucid import ToolResult
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.run.pausing.fold import INTERRUPTED
 from support.durable_scene import Journey, go_through, scene, watch
 from support.processes import PATIENCE, command

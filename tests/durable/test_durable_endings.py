@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
 from pellucid import Agent, Decision, Tool, ToolCall, semconv
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
 from support.durable_agents import JOB, OWED, PAY, nothing

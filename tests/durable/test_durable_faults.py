@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from pellucid import Agent, Decision, Tool, ToolCall
-from pellucid.durable.values import digest_of, dump
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
+from pellucid.durable.store.values import digest_of, dump
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, OWED, PAY, ended

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, Decision, Limits, Tool, ToolCall, ToolResult
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.testing import FunctionModel
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, Limits, Reliability, Tool, ToolCall
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.errors import ErrorKind, StoreUnavailable
 from pellucid.reliability import CircuitBreaker, Rule, retry
 from pellucid.testing import FunctionModel, ScriptedModel

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pellucid import Agent, ConfigError, Decision, Identity, Limits, Message, Tool, ToolCall
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.errors import CheckpointError, IdempotencyConflict, UnknownRun
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from pellucid import Agent, Decision, Limits, Reliability, Tool, ToolCall, semconv
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.errors import Fenced, StoreUnavailable
 from pellucid.reliability import Rule, fail_fast, retry
 from pellucid.run.pausing.fold import INTERRUPTED

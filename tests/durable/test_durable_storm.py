@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from pellucid import Decision, Identity, ToolResult
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.run.pausing.fold import INTERRUPTED
 from support.durable_scene import FIRST, Journey, scene
 from support.nats_faults import FaultyQueue

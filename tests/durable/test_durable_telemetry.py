@@ -10,9 +10,8 @@ import pytest
 from opentelemetry.trace import format_span_id
 
 from pellucid import Agent, Decision, Identity, TelemetryOptions, Tool, ToolCall, semconv
-from pellucid.durable import Claim, NewCall
-from pellucid.durable.database import TransactionLost
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import Claim, DurableRuns, NewCall
+from pellucid.durable.store.database import TransactionLost
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import within

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, Limits
-from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent
+from pellucid.durable import DurableRuns, RunDelta, RunEvent
 from pellucid.models import ModelDelta
 from support.live_runs import AGAIN, LiveModel, deltas, said, text_of, until_read
 from support.processes import PATIENCE

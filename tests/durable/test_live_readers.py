@@ -9,7 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from pellucid import Agent, Message, TextPart, ToolCall
-from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent, live
+from pellucid.durable import DurableRuns, RunDelta, RunEvent
+from pellucid.durable.runs.live import hub
 from pellucid.models import ModelDelta
 from support.durable_agents import DO
 from support.live_runs import LiveModel, Reader, deltas, names, said
@@ -101,7 +102,7 @@ async def test_a_reader_that_always_has_something_to_read_stays_known(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process says that it reads while it never waits; otherwise others would stop sending."""
-    monkeypatch.setattr(live.hub, "RENEWAL", 0.0)
+    monkeypatch.setattr(hub, "RENEWAL", 0.0)
     number, ahead = 30, anyio.Semaphore(2)
     seen: list[RunEvent | RunDelta] = []
 

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from pellucid import Agent, ConfigError, Limits, Message, ModelError, TextPart, ToolCall
-from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent
+from pellucid.durable import DurableRuns, RunDelta, RunEvent
 from pellucid.models import ModelDelta
 from pellucid.reliability import Reliability, Rule, retry
 from support.durable_agents import DO

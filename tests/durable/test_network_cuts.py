@@ -16,8 +16,7 @@ import pytest
 
 from durable.test_durable_storm import LEASE, SCRIPT, TESTS, attend, check
 from pellucid import Identity
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from support.durable_scene import Journey, scene
 from support.nats_faults import FaultyQueue
 from support.nats_server import NATSServer, nats_server

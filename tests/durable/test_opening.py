@@ -185,18 +185,18 @@ def test_missing_folder(tmp_path: Path) -> None:
 def test_postgres_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, a PostgreSQL store says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "pellucid.durable.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "pellucid.durable.store.postgres", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'pellucid\[postgres\]'"):
         PostgresStore("postgresql://host/db")
 
 
 def test_imports() -> None:
-    """`import pellucid` loads neither database; `pellucid.durable` does not load psycopg."""
+    """`import pellucid` loads neither database; the names of `pellucid.durable` do not load psycopg."""
     script = """
 import json, sys
 import pellucid
 first = {"sqlite3", "psycopg", "pellucid.durable"} & set(sys.modules)
-import pellucid.durable
+from pellucid.durable import DurableRuns, NATSQueue, open_store
 print(json.dumps([sorted(first), "psycopg" in sys.modules]))
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=True)

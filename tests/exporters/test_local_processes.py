@@ -137,7 +137,7 @@ def test_a_pass_that_another_process_continues(path: Path) -> None:
         import anyio
         from pellucid import Agent
         from pellucid.durable import open_store
-        from pellucid.durable_runs import DurableRuns
+        from pellucid.durable import DurableRuns
         from pellucid.testing import FunctionModel
         from pellucid_exporters import configure
 

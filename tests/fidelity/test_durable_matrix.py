@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pellucid import Agent, Decision, Tool, ToolCall, semconv
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import within

@@ -19,10 +19,9 @@ from urllib.parse import unquote
 
 import atheris
 
-with atheris.instrument_imports(include=["pellucid.server", "pellucid.durable_runs", "starlette"]):
+with atheris.instrument_imports(include=["pellucid.server", "pellucid.durable", "starlette"]):
     from pellucid import Agent, Identity, ModelRequest, Tool, ToolCall
-    from pellucid.durable import open_store
-    from pellucid.durable_runs import CallTokens, Completion, DurableRuns
+    from pellucid.durable import CallTokens, Completion, DurableRuns, open_store
     from pellucid.server import create_app
     from pellucid.testing import FunctionModel
 

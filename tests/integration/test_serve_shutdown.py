@@ -74,7 +74,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.server import create_app, drain_at_signals
 from slow import agent
 from starlette.applications import Starlette

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from pellucid.durable import open_store
-from pellucid.nats import NATSQueue
+from pellucid.durable import NATSQueue, open_store
 from support.nats_server import NATSServer, nats_server
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, semconv
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.testing import FunctionModel
 from pellucid_exporters.testing import capture
 from support.nats_server import Admin
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pellucid.durable import RunStore
-    from pellucid.nats import NATSQueue
+    from pellucid.durable import NATSQueue, RunStore
     from support.nats_server import NATSServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]

@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from pellucid import Agent
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
+from pellucid.durable.queue.subjects import token
 from pellucid.errors import EventsExpired, UnknownRun
-from pellucid.nats.subjects import token
 from pellucid.testing import ScriptedModel
 from support.nats_server import Admin
 from support.processes import PATIENCE
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pellucid.durable import Claim, RunStore
-    from pellucid.nats import NATSQueue
+    from pellucid.durable import Claim, NATSQueue, RunStore
     from support.nats_server import NATSServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.usefixtures("quiet_opentelemetry")]

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, NATSQueue, StreamLimits, open_store
 from pellucid.errors import ConfigError
-from pellucid.nats import NATSQueue, StreamLimits
 from support.nats_server import Admin, nats_server
 from support.processes import PATIENCE
 

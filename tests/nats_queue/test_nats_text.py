@@ -11,8 +11,7 @@ import pytest
 from nats import connect
 
 from pellucid import Agent, Limits
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent
+from pellucid.durable import DurableRuns, RunDelta, RunEvent, open_store
 from pellucid.models import ModelDelta
 from support.live_runs import AGAIN, LiveModel, Reader, deltas, text_of, until_read
 from support.processes import PATIENCE
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from pellucid.nats import NATSQueue
+    from pellucid.durable import NATSQueue
     from support.nats_server import NATSServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.usefixtures("quiet_opentelemetry")]

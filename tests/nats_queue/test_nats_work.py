@@ -16,9 +16,8 @@ import anyio.to_thread
 import pytest
 
 from pellucid import Agent, Tool, ToolCall, semconv
-from pellucid.durable_runs import DurableRuns
-from pellucid.nats import NATSQueue
-from pellucid.nats.subjects import consumer_of
+from pellucid.durable import DurableRuns, NATSQueue
+from pellucid.durable.queue.subjects import consumer_of
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.durable_agents import OWED, results
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from pellucid import ToolContext
-    from pellucid.durable import RunStore
-    from pellucid.durable_runs import RunState
+    from pellucid.durable import RunState, RunStore
     from pellucid_exporters.testing import Captured
     from support.nats_server import NATSServer
 

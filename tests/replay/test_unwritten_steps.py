@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pellucid import Agent, Tool, ToolCall
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.errors import StoreUnavailable
 from pellucid.replay import replay
 from pellucid.testing import FunctionModel

@@ -19,8 +19,7 @@ from typing import Any, Final
 import anyio
 
 from pellucid import Agent, DiscoveryProvider, Message, ModelError, ModelResponse, Tool, ToolCall, Usage
-from pellucid.durable import RunStore, open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, RunStore, open_store
 from pellucid.models import Price, PriceTable
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters import StoreReader, configure

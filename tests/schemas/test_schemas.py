@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, Decision
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.content import RunContent

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, Identity
-from pellucid.durable_runs import Callbacks, verify_callback
+from pellucid.durable import Callbacks, verify_callback
 from pellucid.testing import FunctionModel
 from support.receiver import receiver
 from support.server_scene import Scene

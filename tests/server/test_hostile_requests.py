@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from pellucid import Agent, Identity, Tool, ToolCall
-from pellucid.durable_runs import CallTokens
+from pellucid.durable import CallTokens
 from pellucid.server import bearer, loopback_only
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.server_scene import KEY, Scene

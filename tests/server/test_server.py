@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pellucid import Agent, Identity, Tool, ToolCall
-from pellucid.durable_runs import CallTokens
+from pellucid.durable import CallTokens
 from pellucid.server import bearer
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.server_scene import KEY, Scene, events

@@ -15,7 +15,7 @@ import pytest
 from durable.test_durable_crashes import check
 from durable.test_durable_storm import Workers
 from durable.test_durable_storm import check as check_all
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from support.durable_scene import Journey, scene
 from support.http_scene import Client, ServerProcess
 from support.nats_server import nats_server

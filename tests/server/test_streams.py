@@ -12,7 +12,7 @@ import pytest
 
 from pellucid import Agent, ToolCall
 from pellucid.durable import open_store
-from pellucid.durable.database import TransactionLost
+from pellucid.durable.store.database import TransactionLost
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.server_scene import Scene, events
 
@@ -177,8 +177,8 @@ async def test_the_store_goes_away(scene: Scene, monkeypatch: pytest.MonkeyPatch
         async def take(part: bytes) -> bool:
             parts.append(part)
             if part.startswith(b": "):
-                monkeypatch.setattr("pellucid.durable.sqlite.SQLiteDatabase.read", lost)
-                monkeypatch.setattr("pellucid.durable.sqlite.SQLiteDatabase.write", lost)
+                monkeypatch.setattr("pellucid.durable.store.sqlite.SQLiteDatabase.read", lost)
+                monkeypatch.setattr("pellucid.durable.store.sqlite.SQLiteDatabase.write", lost)
             return True
 
         def lost(*_arguments: Any, **_options: Any) -> Any:

@@ -16,8 +16,7 @@ import anyio
 import anyio.to_thread
 
 from pellucid import Agent, DiscoveryProvider
-from pellucid.durable import open_store
-from pellucid.nats import NATSQueue
+from pellucid.durable import NATSQueue, open_store
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Otlp, Prometheus, TailSampling, configure
 from pellucid_exporters.telemetry import Telemetry

@@ -38,8 +38,7 @@ from pellucid import (
     Usage,
     tool,
 )
-from pellucid.durable import RunStore, open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, RunStore, open_store
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FunctionModel

@@ -26,9 +26,8 @@ from pellucid import (
     Usage,
     tool,
 )
-from pellucid.durable_runs import Callbacks, CallTokens, DurableRuns
+from pellucid.durable import Callbacks, CallTokens, DurableRuns, NATSQueue
 from pellucid.mcp import MCPProvider
-from pellucid.nats import NATSQueue
 from pellucid.reliability import CircuitBreaker, Rule, retry
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from pellucid import ModelRequest
-    from pellucid.durable import RunStore
-    from pellucid.durable_runs import RunState
+    from pellucid.durable import RunState, RunStore
     from pellucid_exporters import Telemetry
 
 MODEL = "gpt-x"

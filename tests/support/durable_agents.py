@@ -11,7 +11,7 @@ from support.runs import within
 
 if TYPE_CHECKING:
     from pellucid import ToolContext
-    from pellucid.durable_runs import DurableRuns, RunState
+    from pellucid.durable import DurableRuns, RunState
     from support.stores import Location
 
 

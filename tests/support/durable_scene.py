@@ -17,8 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
 from pellucid import Agent, Decision, Message, TelemetryOptions, Tool, ToolCall, ToolResult, semconv
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns, open_store
 from pellucid.testing import FunctionModel
 from pellucid_exporters.recorder.providers import make_tracer_provider
 from support.nats_faults import FaultyQueue

@@ -41,7 +41,7 @@ MODULES: Final = (
     "opentelemetry.sdk.metrics",
     "opentelemetry.sdk.trace",
     "pellucid.mcp.provider",
-    "pellucid.nats.link",
+    "pellucid.durable.queue.link",
     "pellucid.server",
     "pellucid.testing",
     "pellucid_exporters.console",

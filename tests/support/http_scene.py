@@ -14,8 +14,7 @@ import anyio.to_thread
 import httpx
 
 from pellucid import Identity
-from pellucid.durable import open_store
-from pellucid.durable_runs import CallTokens, Completion, DurableRuns
+from pellucid.durable import CallTokens, Completion, DurableRuns, open_store
 from support.durable_scene import Journey, scene, watch
 from support.nats_faults import FaultyQueue
 from support.ports import free_port

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from pellucid import Tool, ToolCall
-from pellucid.durable_runs import RunDelta, RunEvent
+from pellucid.durable import RunDelta, RunEvent
 from pellucid.models import ModelDelta
 from pellucid.testing import FunctionModel
 from support.durable_agents import nothing
@@ -15,7 +15,7 @@ from support.durable_agents import nothing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from pellucid.durable_runs import DurableRuns
+    from pellucid.durable import DurableRuns
     from pellucid.models import ModelRequest, ModelResponse, StreamItem
 
 AGAIN = Tool(name="again", run=nothing)

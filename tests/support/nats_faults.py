@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid.nats import NATSQueue
+from pellucid.durable import NATSQueue
 
 if TYPE_CHECKING:
     from pellucid.durable import Changes

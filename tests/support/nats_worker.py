@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from pellucid import Agent, Tool, ToolCall
-from pellucid.durable import open_store
-from pellucid.durable_runs import DurableRuns
-from pellucid.nats import NATSQueue
-from pellucid.nats.deliveries import NATSDelivery
+from pellucid.durable import DurableRuns, NATSQueue, open_store
+from pellucid.durable.queue.deliveries import NATSDelivery
 from pellucid.testing import FunctionModel
 
 if TYPE_CHECKING:

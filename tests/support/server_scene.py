@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 
 from pellucid import Agent, Tool
-from pellucid.durable_runs import Callbacks, CallTokens, Completion, DurableRuns
+from pellucid.durable import Callbacks, CallTokens, Completion, DurableRuns
 from pellucid.server import create_app
 from support.processes import PATIENCE
 from support.stores import Location
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pellucid import ToolContext
     from pellucid.context import ExternalCall
-    from pellucid.durable_runs.conversations import Conversations
+    from pellucid.durable.runs.conversations import Conversations
 
 KEY = "k" * 32
 BASE = "http://127.0.0.1"

@@ -10,10 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
-from pellucid.durable import open_store
-from pellucid.durable_runs import Callbacks, CallTokens, Completion, StreamMode
+from pellucid.durable import Callbacks, CallTokens, Completion, NATSQueue, StreamMode, open_store
 from pellucid.errors import ConfigError, StoreUnavailable
-from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.access import access_options
 from pellucid_commands.serving.access import add_arguments as add_access_arguments

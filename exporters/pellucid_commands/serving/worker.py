@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable import DurableRuns
 from pellucid_commands.serving.agents import load_agents
 from pellucid_commands.serving.options import (
     FLUSH,

@@ -1,60 +1,116 @@
-"""The store of durable runs, on SQLite or PostgreSQL; README.md in this folder lists the guarantees."""
+"""Durable runs: runs of agents that survive their process; see README.md beside this file.
 
-from pellucid.durable.records import (
-    CallbackClaim,
-    CallbackRecord,
-    CallKind,
-    CallRecord,
-    CallStatus,
-    Cancellation,
-    Changes,
-    Claim,
-    ConversationPage,
-    DueRuns,
-    EventPage,
-    JournalEntry,
-    Lease,
-    NewCall,
-    PassEnd,
-    PendingCalls,
-    Recovery,
-    RunDue,
-    RunRecord,
-    RunStatus,
-    RunSummary,
-    Settlement,
-    SettlementOutcome,
-    Statistics,
-    StoredEvent,
-    Submission,
-    Turn,
-)
-from pellucid.durable.store import RunStore
-from pellucid.durable.stores import PostgresStore, SQLiteStore, open_store
-from pellucid.durable.values import Encoded
+Names are imported at their first use, each with what it needs.
+"""
+
+from typing import TYPE_CHECKING
+
+from pellucid.module_names import load_within, module_dir, module_getattr
+
+if TYPE_CHECKING:
+    from pellucid.durable.callbacks.options import (
+        Callbacks,
+    )
+    from pellucid.durable.callbacks.signatures import (
+        verify_callback,
+    )
+    from pellucid.durable.queue.options import (
+        StreamLimits,
+    )
+    from pellucid.durable.queue.queue import (
+        NATSQueue,
+    )
+    from pellucid.durable.runs.live.follower import (
+        LiveEvents,
+    )
+    from pellucid.durable.runs.runs import (
+        DurableRuns,
+    )
+    from pellucid.durable.runs.tokens import (
+        CallTokens,
+        Completion,
+    )
+    from pellucid.durable.states.records import (
+        Conversation,
+        RunDelta,
+        RunEvent,
+        RunEventPage,
+        RunState,
+        StreamMode,
+    )
+    from pellucid.durable.states.work_queue import (
+        Delivery,
+        WorkQueue,
+    )
+    from pellucid.durable.store import (
+        CallbackClaim,
+        CallbackRecord,
+        CallKind,
+        CallRecord,
+        CallStatus,
+        Cancellation,
+        Changes,
+        Claim,
+        ConversationPage,
+        DueRuns,
+        Encoded,
+        EventPage,
+        JournalEntry,
+        Lease,
+        NewCall,
+        PassEnd,
+        PendingCalls,
+        PostgresStore,
+        Recovery,
+        RunDue,
+        RunRecord,
+        RunStatus,
+        RunStore,
+        RunSummary,
+        Settlement,
+        SettlementOutcome,
+        SQLiteStore,
+        Statistics,
+        StoredEvent,
+        Submission,
+        Turn,
+        open_store,
+    )
 
 __all__ = [
     "CallKind",
     "CallRecord",
     "CallStatus",
+    "CallTokens",
     "CallbackClaim",
     "CallbackRecord",
+    "Callbacks",
     "Cancellation",
     "Changes",
     "Claim",
+    "Completion",
+    "Conversation",
     "ConversationPage",
+    "Delivery",
     "DueRuns",
+    "DurableRuns",
     "Encoded",
     "EventPage",
     "JournalEntry",
     "Lease",
+    "LiveEvents",
+    "NATSQueue",
     "NewCall",
     "PassEnd",
     "PendingCalls",
     "PostgresStore",
     "Recovery",
+    "RunDelta",
     "RunDue",
+    "RunEvent",
+    "RunEventPage",
     "RunRecord",
+    "RunState",
     "RunStatus",
     "RunStore",
     "RunSummary",
@@ -63,7 +119,35 @@ __all__ = [
     "SettlementOutcome",
     "Statistics",
     "StoredEvent",
+    "StreamLimits",
+    "StreamMode",
     "Submission",
     "Turn",
+    "WorkQueue",
     "open_store",
+    "verify_callback",
 ]
+
+_HOMES = {
+    "callbacks.options": ("Callbacks",),
+    "callbacks.signatures": ("verify_callback",),
+    "queue.options": ("StreamLimits",),
+    "queue.queue": ("NATSQueue",),
+    "runs.live.follower": ("LiveEvents",),
+    "runs.runs": ("DurableRuns",),
+    "runs.tokens": ("CallTokens", "Completion"),
+    "states.records": ("Conversation", "RunDelta", "RunEvent", "RunEventPage", "RunState", "StreamMode"),
+    "states.work_queue": ("Delivery", "WorkQueue"),
+    "store": (
+        "CallKind", "CallRecord", "CallStatus", "CallbackClaim", "CallbackRecord", "Cancellation", "Changes", "Claim",
+        "ConversationPage", "DueRuns", "Encoded", "EventPage", "JournalEntry", "Lease", "NewCall", "PassEnd",
+        "PendingCalls", "PostgresStore", "Recovery", "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary",
+        "SQLiteStore", "Settlement", "SettlementOutcome", "Statistics", "StoredEvent", "Submission", "Turn",
+        "open_store",
+    ),
+}  # fmt: skip
+"""Modules and the names that they define."""
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__, lazy=load_within(__name__, _HOMES))
+    __dir__ = module_dir(__name__)

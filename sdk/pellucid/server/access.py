@@ -8,9 +8,9 @@ from inspect import isawaitable
 from starlette.requests import Request
 
 from pellucid.context import Identity
-from pellucid.durable.values import is_storable
-from pellucid.durable_runs import DurableRuns, RunState
-from pellucid.durable_runs.tokens import CallGrant
+from pellucid.durable import DurableRuns, RunState
+from pellucid.durable.runs.tokens import CallGrant
+from pellucid.durable.store.values import is_storable
 from pellucid.server.callers import Authenticate
 from pellucid.server.problems import Problem, unauthorized, unknown_run
 from pellucid.server.rates import RequestRate

@@ -25,7 +25,7 @@ from pellucid.telemetry import Pipeline
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from pellucid.durable_runs import CallTokens, DurableRuns
+    from pellucid.durable import CallTokens, DurableRuns
 
 
 def create_app(

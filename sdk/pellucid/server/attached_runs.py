@@ -11,9 +11,9 @@ from opentelemetry.trace import format_trace_id, get_current_span
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pellucid.durable_runs import RunState
-from pellucid.durable_runs.records import known_trace
-from pellucid.durable_runs.states import state_json
+from pellucid.durable import RunState
+from pellucid.durable.states.bodies import state_json
+from pellucid.durable.states.records import known_trace
 from pellucid.errors import RunCancelled, StoreNeeded
 from pellucid.events import Event, InferenceStarted
 from pellucid.failures import error_type_of

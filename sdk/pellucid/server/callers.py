@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 from starlette.requests import Request
 
 from pellucid.context import Identity
-from pellucid.durable.values import is_storable
-from pellucid.durable_runs.tokens import CallGrant, CallTokens
+from pellucid.durable.runs.tokens import CallGrant, CallTokens
+from pellucid.durable.store.values import is_storable
 from pellucid.errors import ConfigError
 from pellucid.server.pages import LOCAL_NAMES, host_of
 from pellucid.server.problems import Problem, unauthorized

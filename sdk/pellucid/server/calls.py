@@ -14,9 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pellucid.durable import CallRecord, Settlement
-from pellucid.durable_runs import CallTokens, DurableRuns
-from pellucid.durable_runs.tokens import PREFIX, CallGrant
+from pellucid.durable import CallRecord, CallTokens, DurableRuns, Settlement
+from pellucid.durable.runs.tokens import PREFIX, CallGrant
 from pellucid.server.access import Access
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pellucid.durable_runs import DurableRuns
-from pellucid.durable_runs.conversations import MAX_PAGE
-from pellucid.durable_runs.states import conversation_json
+from pellucid.durable import DurableRuns
+from pellucid.durable.runs.conversations import MAX_PAGE
+from pellucid.durable.states.bodies import conversation_json
 from pellucid.server.access import Access
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.event_stream import MAX_DIGITS

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from pellucid.durable_runs import DurableRuns, RunDelta, RunEvent
-from pellucid.durable_runs.states import state_json
+from pellucid.durable import DurableRuns, RunDelta, RunEvent
+from pellucid.durable.states.bodies import state_json
 from pellucid.errors import StoreUnavailable, UnknownRun
 from pellucid.events import InferenceDelta
 from pellucid.server.draining import Draining

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic.json_schema import models_json_schema
 
-from pellucid.durable_runs.conversations import MAX_PAGE
+from pellucid.durable.runs.conversations import MAX_PAGE
 from pellucid.server.bodies import Body
 from pellucid.server.calls import CallCancelBody, CompleteBody, HeartbeatBody, ProgressBody
 from pellucid.server.event_stream import MAX_DIGITS

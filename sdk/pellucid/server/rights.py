@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Final, Literal, TypeAlias
 
 from pellucid.context import Identity
-from pellucid.durable_runs import RunState
+from pellucid.durable import RunState
 
 Action: TypeAlias = Literal["submit", "read", "list", "cancel", "decide", "settle", "retry"]
 """What a request does: submit a run, read it, list those of a conversation, cancel it, decide about its approvals,

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pellucid.durable_runs import RunState
+from pellucid.durable import RunState
 from pellucid.errors import RunCancelled
 from pellucid.run.stream import RunStream
 from pellucid.server.attached_runs import EventWriter, cancel_with_client, completed_state, failed_state, next_event

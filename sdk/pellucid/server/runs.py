@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from pellucid.approvals.decisions import Decision
 from pellucid.context import Identity
-from pellucid.durable.values import MAX_ID, is_storable
-from pellucid.durable_runs import DurableRuns
-from pellucid.durable_runs.states import state_json
+from pellucid.durable import DurableRuns
+from pellucid.durable.states.bodies import state_json
+from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.server.access import Access
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader

@@ -62,6 +62,10 @@ MOVED = {
 """Names that `pellucid` exported before, by the module that has them now."""
 
 CONFIGURED = ["FACTORIES", "Factory", "ToolOptions"]
+DURABLE = [
+    *("CallTokens", "Callbacks", "Completion", "Conversation", "Delivery", "DurableRuns", "LiveEvents", "RunDelta"),
+    *("RunEvent", "RunEventPage", "RunState", "StreamMode", "WorkQueue", "verify_callback"),
+]
 SELECTION = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
 
 DEPRECATED = [
@@ -70,6 +74,9 @@ DEPRECATED = [
     ("pellucid", "external_tools", "from pellucid import configured_tools"),
     *(("pellucid.external", name, f"from pellucid.configured import {name}") for name in CONFIGURED),
     *(("pellucid.offer", name, f"from pellucid.selection import {name}") for name in SELECTION),
+    *(("pellucid.durable_runs", name, f"from pellucid.durable import {name}") for name in DURABLE),
+    ("pellucid.nats", "NATSQueue", "from pellucid.durable import NATSQueue"),
+    ("pellucid.nats", "StreamLimits", "from pellucid.durable import StreamLimits"),
     ("pellucid.external", "ExternalTools", "from pellucid.configured import ConfiguredTools"),
     ("pellucid.external", "external_tools", "from pellucid import configured_tools"),
     ("pellucid.telemetry", "Telemetry", "from pellucid.telemetry import TelemetryOptions"),

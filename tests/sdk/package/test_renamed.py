@@ -14,8 +14,7 @@ import pytest
 from pellucid import Agent, DiscoveryContext, ExternalRequest, ExternalResult, Limits, Tool, ToolCall, ToolContext, tool
 from pellucid.approvals import ExternalCall
 from pellucid.approvals.checkpoint import Checkpoint, to_text
-from pellucid.durable import CallRecord
-from pellucid.durable_runs import CallTokens
+from pellucid.durable import CallRecord, CallTokens
 from pellucid.instants import instant
 from pellucid.testing import ScriptedModel
 from pellucid.testing.outside import JobCompletion

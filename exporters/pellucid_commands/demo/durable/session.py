@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import requests
 
-from pellucid.durable.records import FINAL
+from pellucid.durable.store.records import FINAL
 from pellucid.errors import PellucidError
 from pellucid.testing.outside import JobCompletion, OutsideService
 from pellucid.text import clean

@@ -1,0 +1,1 @@
+"""Delivery of runs to callback URLs, signed by the Standard Webhooks specification."""

@@ -1,0 +1,470 @@
+"""Submit durable runs, wait for them, decide and settle what they wait for, and work on them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+import anyio
+from opentelemetry.trace import get_current_span
+
+from pellucid.agent import Agent
+from pellucid.approvals.checkpoint import trace_of
+from pellucid.approvals.decisions import ApprovalRequest, Decision
+from pellucid.approvals.decisions import settle as check_decisions
+from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.context import Identity
+from pellucid.durable.callbacks.deliverer import Deliverer
+from pellucid.durable.callbacks.options import Callbacks
+from pellucid.durable.runs.conversations import Conversations, conversation_key
+from pellucid.durable.runs.conversations import read as read_conversation
+from pellucid.durable.runs.endings import record_cancelled
+from pellucid.durable.runs.live.follower import Follower, LiveEvents
+from pellucid.durable.runs.live.hub import hub_of
+from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
+from pellucid.durable.runs.tokens import Completion
+from pellucid.durable.runs.worker import Worker
+from pellucid.durable.states.metrics import StoreMetrics
+from pellucid.durable.states.records import (
+    Conversation,
+    RunEvent,
+    RunEventPage,
+    RunState,
+    StreamMode,
+    approval_of,
+    event_of,
+    state_of,
+)
+from pellucid.durable.states.work_queue import WorkQueue
+from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStore, Settlement
+from pellucid.durable.store.records import FINAL
+from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
+from pellucid.messages import Message, dump_messages
+from pellucid.run.resume import check_edited
+from pellucid.run.start import Input, conversation
+from pellucid.telemetry import Pipeline
+from pellucid.tools.schema import Validator
+from pellucid.types import JSONObject, JSONValue
+
+_WAIT = 60.0
+"""Seconds after which a reader of events looks again, whatever it was notified of."""
+
+
+class DurableRuns:
+    """Runs of agents whose steps are in a store, so that any process can continue them.
+
+    ```python
+    async with open_store("sqlite:///runs.db") as store:
+        runs = DurableRuns(store, [agent])
+        run_id = await runs.submit(agent, "Will it rain in Bergen?")
+        await runs.work_until_idle()
+        print((await runs.status(run_id)).output)
+    ```
+
+    Only the loop is durable: what a tool does besides is its own. A call that had started in a process that ended is
+    not repeated, unless its tool is `idempotent`.
+
+    Args:
+        store: The store, open.
+        agents: The agents that this process can run; each process that works on a run needs its agent.
+        lease: Seconds after which other workers continue the run of a process that ended or stopped.
+        worker: Name of this process, for people.
+        poll: Seconds between sweeps for expired leases and calls, and with a queue for runs that it has not announced.
+        max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
+            may be what ends the processes. None for any number.
+        deps: Value for tools, `ToolContext.deps`.
+        completion: Server to which other processes return results, for `ToolContext.external`.
+        callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
+        telemetry: Destination of the metrics of the store, as the option of an agent.
+        queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
+        conversations: What to do with a run that is submitted to a conversation in which another one has not ended:
+            `refuse` it, or `queue` it until then.
+        stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
+            `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
+
+    Raises:
+        ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        agents: Iterable[Agent[Any, Any]],
+        *,
+        lease: float = 30.0,
+        worker: str | None = None,
+        poll: float = 1.0,
+        max_expired_leases: int | None = 5,
+        deps: Any = None,
+        completion: Completion | None = None,
+        callbacks: Callbacks | None = None,
+        telemetry: Pipeline | None = None,
+        queue: WorkQueue | None = None,
+        conversations: Conversations = "refuse",
+        stream: StreamMode = "read",
+    ) -> None:
+        self._agents = _by_name(agents)
+        if not lease > 0 or not poll > 0:
+            raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
+        if max_expired_leases is not None and max_expired_leases < 1:
+            raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
+        if conversations not in get_args(Conversations):
+            raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
+        if stream not in get_args(StreamMode):
+            raise ConfigError(f"DurableRuns(stream={stream!r}): must be 'read', 'always' or 'never'")
+        self._store = store
+        self._conversations = conversations
+        self._telemetry = telemetry
+        self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
+        claims = Claims(
+            store=store,
+            agents=tuple(self._agents),
+            worker=worker or f"{socket.gethostname()}:{os.getpid()}",
+            lease=lease,
+            max_expired_leases=max_expired_leases,
+        )
+        if queue is not None:
+            queue.attach(store)
+        self._hub = hub_of(store) if stream != "never" else None
+        if self._hub is not None and (relay := getattr(queue, "relay", None)) is not None:
+            self._hub.use(relay)
+        self._worker = Worker(
+            store=store,
+            agents=self._agents,
+            claims=claims,
+            source=StoreSource(claims, poll) if queue is None else QueueSource(claims, queue, poll),
+            poll=poll,
+            deps=deps,
+            completion=completion,
+            metrics=self._metrics,
+            hub=self._hub,
+            is_always_streamed=stream == "always",
+        )
+        self._callbacks = callbacks
+        self._deliverer = (
+            Deliverer(store=store, callbacks=callbacks, metrics=self._metrics, poll=poll) if callbacks else None
+        )
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Names of the agents that this process can run."""
+        return list(self._agents)
+
+    # Runs
+
+    async def submit(
+        self,
+        agent: Agent[Any, Any] | str,
+        input: Input,  # noqa: A002  (as in `Agent.run`)
+        *,
+        history: Sequence[Message] = (),
+        identity: Identity | None = None,
+        conversation_id: str | None = None,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        callback: str | None = None,
+    ) -> str:
+        """Submit a run, and return its id; the same id or idempotency key submits the same run once.
+
+        With a `conversation_id`, the run continues after the earlier runs of this conversation, of the same tenant and
+        principal. Each state in which the run waits or has ended is delivered to the URL `callback`.
+
+        Raises:
+            ConfigError: the agent is unknown, the input has another type, or there are a `history` and a conversation.
+            ConversationBusy: a run of the conversation has not ended, and runs do not queue.
+            CallbackRefused: the callback URL is not allowed, or there is no `DurableRuns(callbacks=)`.
+            IdempotencyConflict: the id or the key belongs to a run with another agent, input or callback.
+        """
+        if callback is not None:
+            if self._callbacks is None:
+                raise CallbackRefused("this server delivers none; set DurableRuns(callbacks=Callbacks(...))")
+            self._callbacks.check(callback)
+        name = agent if isinstance(agent, str) else agent.name
+        if self._agents and name not in self._agents:
+            raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
+        if conversation_id is not None:
+            if history:
+                raise ConfigError("submit: give history= or conversation_id=, not both; a conversation has its history")
+            identity = replace(identity or Identity(), conversation_id=conversation_id)
+        request: JSONObject = {
+            "messages": dump_messages(conversation(history, input)),
+            "identity": asdict(identity) if identity is not None else None,
+        }
+        submission = await self._store.submit(
+            run_id or uuid.uuid4().hex,
+            name,
+            request,
+            idempotency_key=idempotency_key,
+            trace=_current_trace(),
+            callback=callback,
+            conversation=conversation_key(identity) if identity is not None and conversation_id is not None else None,
+            if_busy=self._conversations,
+        )
+        return submission.run.id
+
+    async def status(self, run_id: str) -> RunState:
+        """Return the state of a run.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        run = await self._store.run(run_id)
+        if run is None:
+            raise UnknownRun(run_id)
+        return state_of(run, await self._store.calls(run_id) if run.status not in FINAL else ())
+
+    async def conversation(
+        self, conversation_id: str, *, identity: Identity | None = None, before: int | None = None, limit: int = 20
+    ) -> Conversation:
+        """Return the latest runs of a conversation, with their messages, in order.
+
+        Args:
+            conversation_id: Its id.
+            identity: Tenant and principal of its runs.
+            before: `Conversation.before` of a page, for the one before it.
+            limit: Maximum number of runs, up to 100.
+
+        Raises:
+            ConfigError: the limit is not a number from 1 to 100.
+            UnknownConversation: the principal has no conversation of that id.
+        """
+        identity = replace(identity or Identity(), conversation_id=conversation_id)
+        return await read_conversation(self._store, identity, before, limit)
+
+    async def events(self, run_id: str, after: int = 0) -> AsyncGenerator[RunEvent]:
+        """Yield the events of a run after a sequence number, until the run has ended.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        while True:
+            page = await self.event_page(run_id, after)
+            for event in page.events:
+                after = event.seq
+                yield event
+            if page.is_over:
+                return
+            if not page.has_more:
+                await self.wait_for_events(run_id, after, _WAIT)
+
+    def stream(self, run_id: str, after: int = 0) -> LiveEvents:
+        """Follow a run: its events after a sequence number, and the pieces of its answers as models write them.
+
+        ```python
+        async with runs.stream(run_id) as events:
+            async for event in events:
+                if isinstance(event, RunDelta):
+                    print(event.content, end="")
+        ```
+
+        Events are those of `events`, with the text of an answer as `content` of its `step.answer`. Pieces are
+        `RunDelta` objects, which are not stored: a reader gets those that are written while it reads.
+        """
+        return LiveEvents(self._follower(run_id, after))
+
+    def _follower(self, run_id: str, after: int) -> Follower:
+        return Follower(self._store, self._hub, run_id, after)
+
+    @asynccontextmanager
+    async def _expecting_reader(self, run_id: str) -> AsyncGenerator[None]:
+        """Let the first answer of a run be streamed that the block submits; a reader must come soon after it."""
+        hub = self._hub
+        is_first = hub is not None and await hub.expect(run_id)
+        try:
+            yield
+        except BaseException:
+            if hub is not None and is_first:
+                hub.unexpect(run_id)
+            raise
+
+    async def event_page(self, run_id: str, after: int = 0) -> RunEventPage:
+        """Return the events of a run after a sequence number that are there already, 1,000 at most.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        page = await self._store.events(run_id, after=after)
+        return RunEventPage(tuple(map(event_of, page.events)), page.has_more, page.run_status)
+
+    async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
+        """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return await self._store.wait_for_events(run_id, after, timeout)
+
+    async def cancel(self, run_id: str, reason: str) -> Cancellation:
+        """Cancel a run: at once, or if a worker has it, when the worker writes its next step or renews its lease."""
+        cancellation = await self._store.cancel(run_id, reason, [{"type": "run.cancelled"}])
+        if cancellation.outcome == "cancelled" and cancellation.run is not None:
+            await record_cancelled(self._store, self._agents, cancellation.run, self._telemetry)
+        return cancellation
+
+    # What runs wait for
+
+    async def decide(self, run_id: str, decisions: Iterable[Decision]) -> list[Settlement]:
+        """Store decisions about the pending approvals of a run; the outcome of each says whether it counts.
+
+        Raises:
+            CheckpointError: a decision is not valid, or its changed arguments do not fit the tool's schema; none was
+                stored.
+        """
+        calls = {call.id: call for call in await self._store.calls(run_id) if call.kind == "approval"}
+        decisions = list(decisions)
+        for decision in decisions:
+            if (call := calls.get(decision.approval_id)) is not None:
+                _check(approval_of(call), decision)
+        return [await self._decide(decision, is_known=decision.approval_id in calls) for decision in decisions]
+
+    async def _decide(self, decision: Decision, *, is_known: bool) -> Settlement:
+        settlement = Settlement("unknown")
+        if is_known:
+            output = asdict(decision)
+            approval_id = output.pop("approval_id")
+            event: JSONObject = {"type": "approval.decided", "approval_id": approval_id, "approved": decision.approved}
+            settlement = await self._store.settle(
+                approval_id, "completed", output, events=[event], trace=_current_trace()
+            )
+        return await self._metrics.settled(settlement, "completed")
+
+    async def settle(
+        self,
+        result_id: str,
+        *,
+        output: JSONValue = None,
+        error: str | None = None,
+        status: CallStatus | None = None,
+        run_id: str | None = None,
+    ) -> Settlement:
+        """Store the result of a call; when it is the last one that its run waits for, a worker continues the run.
+
+        The first result counts; the outcome says whether this one is it, repeats it, differs from it, or is late. With
+        a `run_id`, the call of another run is unknown.
+
+        Raises:
+            ConfigError: the status does not fit the output and the error, or the output is not JSON.
+        """
+        result = ExternalResult(result_id=result_id, output=output, error=error, status=status)
+        assert result.status is not None  # set when it was created
+        if not result_id.startswith("async_tool_"):
+            return await self._metrics.settled(Settlement("unknown"), result.status)
+        event: JSONObject = {"type": "async_tool.settled", "result_id": result_id, "status": result.status}
+        settlement = await self._store.settle(
+            result_id,
+            result.status,
+            result.output_or_error,
+            run_id=run_id,
+            digest=result.digest,
+            events=[event],
+            trace=_current_trace(),
+        )
+        return await self._metrics.settled(settlement, result.status)
+
+    async def call(self, result_id: str) -> CallRecord | None:
+        """Return a call; None if there is none of that id."""
+        return await self._store.call(result_id)
+
+    async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
+        """Note that a call is being worked on; see `RunStore.heartbeat`."""
+        return await self._store.heartbeat(result_id, extend=extend)
+
+    async def progress(self, result_id: str, value: JSONValue) -> CallRecord | None:
+        """Store the progress of a call, which is also a heartbeat."""
+        return await self._store.progress(result_id, value)
+
+    # Callbacks
+
+    async def deliver_callbacks(self) -> int:
+        """Deliver the states that are due to their callback URLs, until none is; return the number of attempts.
+
+        `work` does so all the time; this is for scripts and tests.
+
+        Raises:
+            ConfigError: there is no `DurableRuns(callbacks=)`.
+        """
+        if self._deliverer is None:
+            raise ConfigError("deliver_callbacks needs DurableRuns(callbacks=Callbacks(...))")
+        return await self._deliverer.deliver_due()
+
+    async def dead_callbacks(self, *, limit: int = 100) -> tuple[CallbackRecord, ...]:
+        """Return the callbacks whose latest state was given up, the oldest first."""
+        return await self._store.dead_callbacks(limit=limit)
+
+    async def retry_callback(self, run_id: str) -> bool:
+        """Deliver the latest state of a run now, also after it was given up; return False if there is nothing to."""
+        return await self._store.retry_callback(run_id)
+
+    # Work
+
+    async def check(self) -> None:
+        """Check that the store can be reached.
+
+        Raises:
+            StoreUnavailable: it cannot.
+        """
+        await self._store.list_runs(limit=1)
+
+    async def recover(self) -> Recovery:
+        """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
+        return await self._worker.recover()
+
+    async def work(self, *, concurrency: int = 8) -> None:
+        """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back.
+
+        Callbacks of all runs in the store are delivered, too.
+        """
+        async with anyio.create_task_group() as tasks:
+            if self._deliverer is not None:
+                tasks.start_soon(self._deliverer.work)
+            await self._worker.work(_checked(concurrency))
+
+    async def work_until_idle(self, *, concurrency: int = 8) -> int:
+        """Continue the runs that are due until none is; return the number of passes."""
+        return await self._worker.work_until_idle(_checked(concurrency))
+
+
+def _checked(concurrency: int) -> int:
+    """Return a number of runs at the same time.
+
+    Raises:
+        ConfigError: it is less than 1.
+    """
+    if concurrency < 1:
+        raise ConfigError(f"DurableRuns: concurrency={concurrency!r} must be at least 1")
+    return concurrency
+
+
+def _check(request: ApprovalRequest, decision: Decision) -> None:
+    """Check a decision before it is stored.
+
+    Raises:
+        CheckpointError: it is not valid.
+    """
+    check_decisions([request], [decision], 0.0)
+    if decision.arguments is not None and request.input_schema is not None:
+        check_edited(request, decision.arguments, Validator(request.input_schema))
+
+
+def _by_name(agents: Iterable[Agent[Any, Any]]) -> dict[str, Agent[Any, Any]]:
+    """Return agents by name.
+
+    Raises:
+        ConfigError: two have the same.
+    """
+    listed = list(agents)
+    by_name = {agent.name: agent for agent in listed}
+    if len(by_name) < len(listed):
+        names = [agent.name for agent in listed]
+        raise ConfigError(f"DurableRuns: two agents have the same name in {names}; rename one of them")
+    return by_name
+
+
+def _current_trace() -> JSONValue:
+    span = get_current_span().get_span_context()
+    return {**trace_of(span)} if span.is_valid else None

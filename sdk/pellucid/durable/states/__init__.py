@@ -1,0 +1,1 @@
+"""What callers, callbacks and queues know of a durable run: its state and events, also as JSON; its metrics."""

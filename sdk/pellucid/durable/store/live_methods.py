@@ -1,0 +1,83 @@
+"""Methods of the store for readers that stay: subscriptions, and messages that are not stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+
+from pellucid.durable.store import queries
+from pellucid.durable.store.database import TransactionLost
+from pellucid.durable.store.records import JournalEntry
+from pellucid.durable.store.transactions import Transactions
+from pellucid.durable.store.wakeups import Waiter
+from pellucid.errors import StoreUnavailable
+
+_EVENT_POLLS: Final = 10
+"""Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
+notification of them, while the expiry of a lease, which makes work, never has one."""
+
+
+class LiveMethods(Transactions):
+    """What readers of a run need while they wait."""
+
+    @property
+    def event_poll(self) -> float:
+        """Seconds after which a reader of events looks for itself, in case a notification was lost."""
+        return _EVENT_POLLS * self._database.poll
+
+    def subscribed(self, run_id: str) -> AbstractContextManager[Waiter]:
+        """Wake a waiter when a run has new events or has ended, within the block; maybe without a reason."""
+        return self._subscribed([("events", run_id)])
+
+    async def has_events(self, run_id: str, after: int) -> bool:
+        """Return whether a run has events after a sequence number, or has ended.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return await self._read(partial(queries.has_events, run_id=run_id, after=after))
+
+    async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
+        """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        check = partial(self.has_events, run_id, after)
+        return await self._wait([("events", run_id)], check, self.event_poll, timeout)
+
+    async def entry(self, run_id: str, key: str) -> JournalEntry | None:
+        """Return the entry of a run's journal with a key; None if there is none."""
+        return await self._read(partial(queries.entry, run_id=run_id, key=key))
+
+    # Messages
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the database carries messages to other processes."""
+        return self._database.can_send
+
+    def receive(self, channel: str, receiver: Callable[[str], None]) -> None:
+        """Call a function with each message on a channel from now on, in a thread; it must raise nothing."""
+        self._wakeups.receivers[channel] = receiver
+        self._watch()
+
+    async def send(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Send texts on channels to the processes that receive them, this one included; they are not stored.
+
+        A message may be lost. Together with its channel it has at most 7,998 bytes.
+
+        Raises:
+            StoreUnavailable: the database did not answer; it is not asked again.
+        """
+        async with self._sending:
+            if self._is_closed or not messages:
+                return
+            try:
+                await anyio.to_thread.run_sync(self._database.send, messages, limiter=self._send_limiter)
+            except TransactionLost as lost:
+                raise StoreUnavailable(self._database.name) from lost.__cause__

@@ -1,0 +1,114 @@
+"""Transactions that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pellucid.durable.store.database import Transaction
+from pellucid.durable.store.records import (
+    FINAL,
+    CallRecord,
+    DueRuns,
+    EventPage,
+    JournalEntry,
+    PendingCalls,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    Statistics,
+)
+from pellucid.durable.store.values import (
+    call_record,
+    dump,
+    journal_entry,
+    run_record,
+    run_summary,
+    status_of,
+    stored_event,
+)
+from pellucid.errors import UnknownRun
+
+
+def run(tx: Transaction, run_id: str) -> RunRecord | None:
+    """Return a run."""
+    row = tx.one("find_run", id=run_id)
+    return None if row is None else run_record(row)
+
+
+def list_runs(tx: Transaction, status: RunStatus | None, limit: int, after: str | None) -> tuple[RunSummary, ...]:
+    """Return a page of runs."""
+    created_at, last_id = 0.0, ""
+    if after is not None:
+        row = tx.one("find_run", id=after)
+        if row is None:
+            raise UnknownRun(after)
+        created_at, last_id = row["created_at"], after
+    statement = "list_all_runs" if status is None else "list_runs"
+    stored, is_queued = ("due", 1) if status == "queued" else (status, 0)
+    rows = tx.all(statement, status=stored, is_queued=is_queued, created_at=created_at, id=last_id, limit=limit)
+    return tuple(map(run_summary, rows))
+
+
+def journal(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
+    """Return journal entries."""
+    return tuple(map(journal_entry, tx.all("list_journal", run_id=run_id, after=after)))
+
+
+def entry(tx: Transaction, run_id: str, key: str) -> JournalEntry | None:
+    """Return a journal entry."""
+    row = tx.one("find_entry", run_id=run_id, key=key)
+    return None if row is None else journal_entry(row)
+
+
+def steps(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
+    """Return journal entries without content."""
+    return tuple(map(journal_entry, tx.all("list_steps", run_id=run_id, after=after)))
+
+
+def call(tx: Transaction, result_id: str) -> CallRecord | None:
+    """Return a call."""
+    row = tx.one("find_call", id=result_id)
+    return None if row is None else call_record(row)
+
+
+def calls(tx: Transaction, run_id: str) -> tuple[CallRecord, ...]:
+    """Return the calls of a run."""
+    return tuple(map(call_record, tx.all("list_calls", run_id=run_id)))
+
+
+def undispatched(tx: Transaction, older_than: float, limit: int) -> tuple[CallRecord, ...]:
+    """Return calls whose dispatch may have to be repeated."""
+    return tuple(map(call_record, tx.all("undispatched", older_than=older_than, limit=limit)))
+
+
+def events(tx: Transaction, run_id: str, after: int, limit: int) -> EventPage:
+    """Return a page of events, with the status of the run at that moment."""
+    row = tx.one("find_status", id=run_id)
+    if row is None:
+        raise UnknownRun(run_id)
+    rows = tx.all("list_events", run_id=run_id, after=after, limit=limit + 1)
+    return EventPage(tuple(map(stored_event, rows[:limit])), len(rows) > limit, status_of(row))
+
+
+def has_events(tx: Transaction, run_id: str, after: int) -> bool:
+    """Return whether a reader has something to read, or nothing more to wait for."""
+    row = tx.one("find_status", id=run_id)
+    if row is None:
+        raise UnknownRun(run_id)
+    return row["status"] in FINAL or tx.one("has_events", run_id=run_id, after=after) is not None
+
+
+def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
+    """Return whether a run can be claimed."""
+    return tx.one("has_work", agents=dump(agents)) is not None
+
+
+def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
+    """Return what the store holds."""
+    counts = tx.all("count_open_runs" if is_open_only else "count_runs")
+    return Statistics(
+        runs={"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts},
+        pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
+        due=tuple(DueRuns(**row) for row in tx.all("count_due")),
+        callback_age=age["age"] if (age := tx.one("callback_age")) is not None else None,
+    )

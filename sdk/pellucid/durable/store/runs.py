@@ -1,0 +1,351 @@
+"""Transactions on runs, written once for all dialects. `RunStore` says what each guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal, cast
+
+from pellucid.durable.store import conversations
+from pellucid.durable.store.conversations import IfBusy
+from pellucid.durable.store.database import Transaction
+from pellucid.durable.store.records import FINAL, CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
+from pellucid.durable.store.values import (
+    GIVEN_UP,
+    Row,
+    call_record,
+    digest_of,
+    dump,
+    dump_optional,
+    journal_entry,
+    run_record,
+    status_of,
+    storable,
+)
+from pellucid.errors import DuplicateKey, Fenced, IdempotencyConflict, UnknownRun
+from pellucid.types import JSONObject, JSONValue
+
+Entries = Mapping[str, JSONValue]
+"""Values of journal entries by key, in order."""
+
+BATCH: Final = 100
+"""Rows that one transaction of a sweep changes."""
+
+
+def submit(
+    tx: Transaction,
+    run_id: str,
+    agent: str,
+    request: JSONValue,
+    *,
+    idempotency_key: str | None,
+    trace: JSONValue,
+    callback: str | None,
+    conversation: str | None,
+    if_busy: IfBusy,
+) -> Submission:
+    """Insert a run, or find the one that was submitted before with the same id or key."""
+    place = conversations.next_place(tx, conversation) if conversation is not None else None
+    is_queued = place is not None and place.open_run is not None
+    digest = digest_of(agent, request, *([callback] if callback is not None else []))
+    row = tx.one(
+        "insert_run",
+        id=run_id,
+        agent=agent,
+        request=dump(request),
+        digest=digest,
+        idempotency_key=idempotency_key,
+        trace=dump_optional(trace),
+        is_queued=int(is_queued),
+    )
+    if row is not None:
+        if place is not None:
+            conversations.take(tx, run_id, place, if_busy)
+        if callback is not None:
+            tx.all("insert_callback", run_id=run_id, url=callback)
+        if not is_queued:
+            tx.notify_due(agent, run_id, 0)
+        return Submission(run_record(row), is_new=True)
+    row = tx.all("find_submitted", id=run_id, idempotency_key=idempotency_key)[0]
+    if (row["agent"], row["request_digest"]) != (agent, digest):
+        raise IdempotencyConflict(row["id"], None if row["id"] == run_id else idempotency_key)
+    return Submission(run_record(row), is_new=False)
+
+
+def claim(
+    tx: Transaction, worker: str, agents: Sequence[str], lease: float, max_expired_leases: int | None
+) -> Claim | None:
+    """Claim the oldest run that can be continued; fail it if its leases expired too often."""
+    row = tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)
+    return None if row is None else _claim(tx, row, worker, lease, max_expired_leases)
+
+
+def claim_run(
+    tx: Transaction, run_id: str, agent: str, worker: str, lease: float, max_expired_leases: int | None
+) -> Claim | None:
+    """Claim one run if it can be continued; fail it if its leases expired too often."""
+    row = tx.one("claim_run", id=run_id, agent=agent, worker=worker, lease=lease)
+    return None if row is None else _claim(tx, row, worker, lease, max_expired_leases)
+
+
+def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_leases: int | None) -> Claim:
+    is_recovered, waited = row["expired_leases"] > 0, row["updated_at"] - row["due_at"]
+    if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
+        expired_leases, due_at = row["expired_leases"], row["due_at"]
+        row = {**_give_up(tx, row), "due_at": due_at}  # its content is not read: that may be what ends the processes
+        steps = tx.all("list_steps", run_id=row["id"], after=row["checkpoint_seq"])
+        journal = tuple(map(journal_entry, steps))
+        calls = tuple(map(call_record, tx.all("list_calls", run_id=row["id"])))
+        return Claim(run_record(row), worker, lease, is_recovered, waited, journal, calls, expired_leases)
+    return Claim(
+        run_record(row),
+        worker,
+        lease,
+        is_recovered,
+        waited,
+        journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
+        calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+        expired_leases=row["expired_leases"],
+        conversation=row["conversation"],
+        turn=row["turn"],
+    )
+
+
+def _give_up(tx: Transaction, row: Row) -> Row:
+    """Fail a run that has just been claimed, and return its row."""
+    error = (
+        f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, as if it "
+        f"ended the process of each worker; look at the workers' logs for the cause, and submit the run again"
+    )
+    result: JSONObject = {"error": error, "error_type": GIVEN_UP}
+    _end(tx, row["id"], row["fence"], "failed", result, {}, [{"type": "run.failed", "error_type": GIVEN_UP}])
+    return tx.all("find_run", id=row["id"])[0]
+
+
+def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0, is_progress: bool = True) -> Lease:
+    """Renew the lease and make room for journal entries, events and pending calls.
+
+    Entries that are no progress leave the number of leases that have expired in a row as it is.
+    """
+    row = tx.one(
+        "advance_claimed",
+        id=claim.run.id,
+        fence=claim.run.fence,
+        lease=claim.lease,
+        entries=entries,
+        calls=calls,
+        is_progress=int(is_progress and entries > 0),
+    )
+    if row is None:
+        raise fenced(tx, claim)
+    return Lease(seq=row["last_seq"], until=row["lease_until"], cancel_reason=row["cancel_reason"])
+
+
+def append(
+    tx: Transaction, claim: Claim, key: str, value: JSONValue, events: Sequence[JSONValue], *, is_progress: bool = True
+) -> Lease:
+    """Write a journal entry, with its events."""
+    if tx.is_repeat:
+        row = tx.one("find_entry", run_id=claim.run.id, key=storable(key))
+        if row is not None and row["fence"] == claim.run.fence:
+            return replace(advance(tx, claim), seq=row["seq"])
+    lease = advance(tx, claim, entries=1 + len(events), is_progress=is_progress)
+    seq = lease.seq - len(events)
+    write_entries(tx, claim.run.id, claim.run.fence, seq, {key: value})
+    write_events(tx, claim.run.id, lease.seq, events)
+    return replace(lease, seq=seq)
+
+
+def end_pass(
+    tx: Transaction,
+    claim: Claim,
+    checkpoint: JSONValue,
+    calls: Sequence[NewCall],
+    entries: Entries,
+    events: Sequence[JSONValue],
+    cancellation_events: Sequence[JSONValue],
+) -> PassEnd:
+    """End a pass: waiting, due, or cancelled."""
+    run_id = claim.run.id
+    row = tx.one(
+        "end_pass",
+        id=run_id,
+        fence=claim.run.fence,
+        checkpoint=dump_optional(checkpoint),
+        calls=len(calls),
+        entries=len(entries) + len(calls) + len(events),
+        cancellation_entries=len(entries) + len(cancellation_events),
+    )
+    if row is None:
+        status = _status_after(tx, claim)
+        return cast("PassEnd", status if status in {"waiting", "cancelled"} else "due")
+    if row["status"] == "cancelled":
+        calls, events = (), cancellation_events
+        tx.all("cancel_calls", run_id=run_id)
+        conversations.go_on(tx, row["conversation"], row["turn"])
+    elif row["status"] == "due":
+        tx.notify_due(row["agent"], run_id, claim.run.fence)
+    _call_back(tx, run_id, row)
+    last_seq = row["last_seq"]
+    write_entries(tx, run_id, claim.run.fence, last_seq - len(events) - len(calls), entries)
+    insert_calls(tx, claim, last_seq - len(events), calls)
+    write_events(tx, run_id, last_seq, events)
+    tx.notify_events(run_id)
+    return cast("PassEnd", row["status"])
+
+
+def finish(
+    tx: Transaction,
+    claim: Claim,
+    status: Literal["completed", "failed", "cancelled"],
+    result: JSONValue,
+    entries: Entries,
+    events: Sequence[JSONValue],
+) -> tuple[CallRecord, ...]:
+    """End the run and cancel its pending calls."""
+    cancelled = _end(tx, claim.run.id, claim.run.fence, status, result, entries, events)
+    if cancelled is None:
+        _status_after(tx, claim)
+        return ()
+    return cancelled
+
+
+def _end(
+    tx: Transaction,
+    run_id: str,
+    fence: int,
+    status: str,
+    result: JSONValue,
+    entries: Entries,
+    events: Sequence[JSONValue],
+) -> tuple[CallRecord, ...] | None:
+    """End a claimed run; return its calls that were pending, or None if the claim was lost."""
+    number = len(entries) + len(events)
+    row = tx.one("finish", id=run_id, fence=fence, status=status, result=dump_optional(result), entries=number)
+    if row is None:
+        return None
+    write_entries(tx, run_id, fence, row["last_seq"] - len(events), entries)
+    write_events(tx, run_id, row["last_seq"], events)
+    tx.notify_events(run_id)
+    _call_back(tx, run_id, row)
+    conversations.go_on(tx, row["conversation"], row["turn"])
+    return tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
+
+
+def _call_back(tx: Transaction, run_id: str, row: Row) -> None:
+    """Make the state of a run that now waits or has ended due for delivery, if the run has a callback."""
+    if row["has_callback"] and row["status"] != "due":
+        tx.all("make_callback_due", run_id=run_id)
+        tx.notify_callbacks()
+
+
+def release(tx: Transaction, claim: Claim, delay: float) -> None:
+    """Give a claim back."""
+    row = tx.one("release", id=claim.run.id, fence=claim.run.fence, delay=delay)
+    if row is None:
+        _status_after(tx, claim)
+    else:
+        tx.notify_due(row["agent"], claim.run.id, claim.run.fence, is_later=delay > 0)
+
+
+def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue]) -> Cancellation:
+    """Cancel a run, or ask its worker to."""
+    before = tx.one("find_status", id=run_id)
+    row = tx.one("cancel_run", id=run_id, reason=reason, entries=len(events))
+    if row is None:
+        row = tx.one("find_run", id=run_id)
+        return Cancellation("unknown") if row is None else Cancellation("ended", run_record(row))
+    if row["status"] == "running":
+        return Cancellation("requested", run_record(row))
+    calls = tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
+    write_events(tx, run_id, row["last_seq"], events)
+    tx.notify_events(run_id)
+    _call_back(tx, run_id, row)
+    if before is not None and status_of(before) != "queued":  # another run of the conversation is open then
+        conversations.go_on(tx, row["conversation"], row["turn"])
+    return Cancellation("cancelled", run_record(row), calls)
+
+
+def emit(tx: Transaction, run_id: str, events: Sequence[JSONValue]) -> int:
+    """Write events and return the sequence number of the last one."""
+    row = tx.one("advance", id=run_id, entries=len(events))
+    if row is None:
+        raise UnknownRun(run_id)
+    write_events(tx, run_id, row["last_seq"], events)
+    return int(row["last_seq"])
+
+
+def recover(tx: Transaction) -> tuple[str, ...]:
+    """Make runs due whose leases have expired; at most a batch. Start queued runs that nothing else has started."""
+    conversations.start_stalled(tx, BATCH)
+    rows = tx.all("recover", limit=BATCH)
+    for row in rows:
+        tx.notify_due(row["agent"], row["id"], row["fence"])
+    return tuple(row["id"] for row in rows)
+
+
+def purge(tx: Transaction, older_than: float) -> int:
+    """Delete runs that ended some time ago, with all that belongs to them; at most a batch of each status."""
+    ids = conversations.purge(tx, older_than, BATCH)
+    for status in FINAL:
+        ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
+    for run_id in ids:
+        for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback"):
+            tx.all(statement, run_id=run_id)
+    return len(ids)
+
+
+def fenced(tx: Transaction, claim: Claim) -> Fenced | UnknownRun:
+    """Return the error for a claim that cannot write any longer."""
+    row = tx.one("find_run", id=claim.run.id)
+    return UnknownRun(claim.run.id) if row is None else _fenced(claim, row)
+
+
+def _fenced(claim: Claim, row: Row) -> Fenced:
+    return Fenced(claim.run.id, fence=claim.run.fence, current_fence=row["fence"], status=row["status"])
+
+
+def _status_after(tx: Transaction, claim: Claim) -> str:
+    """Return the status of the run if this claim has ended its pass, by a commit that was not answered."""
+    row = tx.one("find_run", id=claim.run.id)
+    if row is None:
+        raise UnknownRun(claim.run.id)
+    if not tx.is_repeat or row["fence"] != claim.run.fence:
+        raise _fenced(claim, row)
+    return str(row["status"])
+
+
+def write_entries(tx: Transaction, run_id: str, fence: int, last_seq: int, entries: Entries) -> None:
+    """Insert journal entries; the last one gets `last_seq`."""
+    for seq, (key, value) in enumerate(entries.items(), last_seq - len(entries) + 1):
+        row = tx.one("insert_journal", run_id=run_id, seq=seq, key=storable(key), value=dump(value), fence=fence)
+        if row is None:
+            raise DuplicateKey(run_id, key)
+
+
+def insert_calls(tx: Transaction, claim: Claim, last_seq: int, calls: Sequence[NewCall]) -> None:
+    """Insert calls that are pending; the last one gets `last_seq`."""
+    for seq, call in enumerate(calls, last_seq - len(calls) + 1):
+        row = tx.one(
+            "insert_call",
+            id=call.id,
+            run_id=claim.run.id,
+            seq=seq,
+            pass_no=claim.run.pass_no,
+            kind=call.kind,
+            tool=call.tool,
+            tool_call_id=storable(call.tool_call_id),
+            request=dump(call.request),
+            timeout=call.timeout,
+            trace=dump_optional(call.trace),
+        )
+        if row is None:
+            raise DuplicateKey(claim.run.id, call.id)
+
+
+def write_events(tx: Transaction, run_id: str, last_seq: int, events: Sequence[JSONValue]) -> None:
+    """Insert events; the last one gets `last_seq`."""
+    for seq, event in enumerate(events, last_seq - len(events) + 1):
+        tx.all("insert_event", run_id=run_id, seq=seq, value=dump(event))
+    if events:
+        tx.notify_events(run_id)

@@ -1,0 +1,167 @@
+"""Transactions of a store in worker threads: their repetition while the database is away, and waiting for commits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from pellucid.durable.store.database import Database, Transaction, TransactionLost
+from pellucid.durable.store.records import Changes
+from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
+from pellucid.errors import ConfigError, StoreUnavailable
+
+T = TypeVar("T")
+
+_NO_CHANGES: Final = Changes()
+
+
+class Transactions:
+    """Connections of a store: opens and closes them, runs transactions, and waits for commits.
+
+    Args:
+        database: The database.
+        patience: Seconds for which a transaction that was lost is repeated.
+    """
+
+    def __init__(self, database: Database, *, patience: float = 10.0) -> None:
+        self._database = database
+        self._patience = patience
+        self._write_limiter = anyio.CapacityLimiter(database.writers)
+        self._read_limiter = anyio.CapacityLimiter(database.readers)
+        self._wakeups = Wakeups()
+        self._is_watching = False
+        self._is_closed = False
+        self._sending = anyio.Lock()
+        self._send_limiter = anyio.CapacityLimiter(1)  # threads of the application may all be busy
+        self._listeners: list[Callable[[Changes], object]] = []
+
+    def on_commit(self, listener: Callable[[Changes], object]) -> None:
+        """Call a function after each commit of this store that made a run due or wrote events.
+
+        It is called in the event loop, and must return at once and raise nothing. The process may end between a commit
+        and the call.
+        """
+        self._listeners.append(listener)
+
+    async def __aenter__(self) -> Self:
+        """Open the store: create its schema, or check it.
+
+        Raises:
+            ConfigError: the schema is of another version, or the database is not a store.
+        """
+        self._is_closed = False
+        try:
+            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close all connections; no method may be running any longer."""
+        await self._close()
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            async with self._sending:  # the last message
+                self._is_closed = True
+                await anyio.to_thread.run_sync(self._database.close)
+
+    @contextmanager
+    def _subscribed(self, keys: Sequence[Key]) -> Iterator[Waiter]:
+        """Wake a waiter at notifications of these keys, within the block."""
+        with self._wakeups.subscribe(keys) as waiter:
+            self._watch()
+            yield waiter
+
+    def _watch(self) -> None:
+        """Start to receive notifications; a store without waiting tasks needs none."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._database.watch(self._wakeups)
+
+    async def _wait(
+        self,
+        keys: Sequence[Key],
+        check: Callable[[], Awaitable[bool]],
+        poll: float,
+        timeout: float,  # noqa: ASYNC109
+    ) -> bool:
+        with self._subscribed(keys) as waiter, anyio.move_on_after(timeout):
+            while True:
+                waiter.clear()
+                if await check():
+                    return True
+                with anyio.move_on_after(poll):
+                    await waiter.wait()
+        return False
+
+    async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
+        is_repeat = False
+        changes = _NO_CHANGES
+
+        @wraps(work)
+        def noted(transaction: Transaction) -> T:
+            nonlocal changes
+            result = work(transaction)
+            changes = transaction.changes
+            return result
+
+        async def attempt() -> T:
+            nonlocal is_repeat
+            transaction = partial(self._database.write, noted, is_repeat=is_repeat)
+            try:
+                result = await self._in_thread(transaction, self._write_limiter)
+            except TransactionLost as lost:
+                is_repeat = is_repeat or lost.is_outcome_unknown
+                if is_repeat and not is_repeatable:
+                    raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
+                raise
+            for listener in self._listeners if changes != _NO_CHANGES else ():
+                listener(changes)
+            return result
+
+        return await self._repeat(attempt)
+
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        return await self._repeat(partial(self._in_thread, partial(self._database.read, work), self._read_limiter))
+
+    async def _in_thread(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+        return await anyio.to_thread.run_sync(function, limiter=limiter)
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a transaction that was lost, for as long as the store is patient."""
+        until = anyio.current_time() + self._patience
+        delay = 0.02
+        is_outcome_unknown = False
+        while True:
+            try:
+                return await attempt()
+            except TransactionLost as lost:
+                is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
+                if not lost.is_transient or anyio.current_time() + delay > until:
+                    raise StoreUnavailable(
+                        self._database.name, is_outcome_unknown=is_outcome_unknown
+                    ) from lost.__cause__
+            await anyio.sleep(delay)
+            delay = min(2 * delay, 1.0)
+
+
+def seconds(value: float) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        ConfigError: it is negative, or not finite.
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise ConfigError(f"{value!r} is not a number of seconds")
+    return float(value)
