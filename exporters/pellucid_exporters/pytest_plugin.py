@@ -10,8 +10,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from pellucid.replay import Tape
     from pellucid_exporters.testing import Captured
+
+pytest_plugins = ("pellucid_replay.pytest_plugin",)  # the fixture `tape`: replay is above this package
 
 # The assertions of subclasses of `ModelContract` are in this module.
 pytest.register_assert_rewrite("pellucid.testing.asking", "pellucid.testing.contract")
@@ -54,33 +55,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def _refuses(config: pytest.Config) -> bool:
     return bool(config.getoption(_NO_MODEL_CALLS) or config.getini(_NO_MODEL_CALLS))
-
-
-@pytest.fixture
-def tape(request: pytest.FixtureRequest) -> Tape:
-    """Load the tape of `@pytest.mark.tape(path)`.
-
-    The path is relative to pytest's root folder, or else to the folder of the test.
-
-    Raises:
-        pytest.UsageError: the marker is missing, or there is no such file.
-        TapeError: the file is no tape.
-    """
-    from pellucid.replay import Tape
-
-    marker = request.node.get_closest_marker("tape")
-    if marker is None or len(marker.args) != 1 or marker.kwargs:
-        raise pytest.UsageError(
-            f"{request.node.nodeid}: the fixture 'tape' needs one path: @pytest.mark.tape('tests/tapes/….jsonl')"
-        )
-    places = [folder / marker.args[0] for folder in (request.config.rootpath, request.path.parent)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise pytest.UsageError(
-            f"{request.node.nodeid}: there is no tape {' or '.join(map(str, places))}; "
-            f"write it with: pellucid test RUN --tape {marker.args[0]}"
-        )
-    return Tape.load(found)
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from typing import Any
 import anyio
 
 from pellucid import Agent, DiscoveryProvider, Limits, Message, ModelRequest, ModelResponse, Tool, ToolCall, Usage
-from pellucid.replay import Tape, replay
 from pellucid.testing import FakeHub, FunctionModel
 from pellucid_exporters import configure
 from pellucid_exporters.options import resolve_local
+from pellucid_replay import Tape, replay
 
 ITERATIONS = 20
 SIZES = (10, 100, 1000)

@@ -26,13 +26,13 @@ PUBLIC = (
     "pellucid.mcp",
     "pellucid.models",
     "pellucid.observed",
-    "pellucid.replay",
     "pellucid.selection",
     "pellucid.server",
     "pellucid.testing",
     "pellucid_exporters",
     "pellucid_exporters.testing",
     "pellucid_instrumentation",
+    "pellucid_replay",
 )
 """Modules whose names are all public."""
 

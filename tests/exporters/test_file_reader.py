@@ -12,13 +12,13 @@ import pytest
 
 from pellucid import Agent, Decision, Skill, ToolCall, ToolError, semconv, tool
 from pellucid.errors import ConfigError
-from pellucid.replay import Tape
 from pellucid.testing import ScriptedModel
 from pellucid_commands.store.command import COMMAND
 from pellucid_exporters import File, FileReader, Local, StoreReader
 from pellucid_exporters.file.line_file import rotated_files
 from pellucid_exporters.recordings import open_recording
 from pellucid_exporters.stored.content import RunContent
+from pellucid_replay import Tape
 from support.files import writing_to
 
 if TYPE_CHECKING:

@@ -229,7 +229,7 @@ def test_a_run_becomes_tests_that_pass(
     assert shop.call(replay.COMMAND, str(tape)) == 0
     hand_written = f"""
         import pytest
-        from pellucid.replay import replay
+        from pellucid_replay import replay
 
         @pytest.mark.anyio
         @pytest.mark.tape("tapes/{tape.name}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pellucid.errors import StoreError
-from pellucid.replay import Tape, replay_sync
 from pellucid_exporters import StoreReader
+from pellucid_replay import Tape, replay_sync
 from support.local_store import eventually
 from support.processes import command
 

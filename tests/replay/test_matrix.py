@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from fidelity import scripts, test_durable_matrix
 from pellucid import semconv
 from pellucid.durable import open_store
-from pellucid.replay import replay
 from pellucid_exporters.testing import capture
+from pellucid_replay import replay
 from support.runs import within
 from support.tapes import recording, tapes_of
 

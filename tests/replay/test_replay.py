@@ -24,9 +24,9 @@ from pellucid import (
     tool,
 )
 from pellucid.reliability import Reliability, Rule, retry
-from pellucid.replay import ReplayDiverged, Tape, TapeError, parts_of, replay
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import File, StoreReader
+from pellucid_replay import ReplayDiverged, Tape, TapeError, parts_of, replay
 from support.local_store import storing
 from support.processes import PATIENCE
 from support.runs import within

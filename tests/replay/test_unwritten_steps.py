@@ -9,8 +9,8 @@ import pytest
 from pellucid import Agent, Tool, ToolCall
 from pellucid.durable import DurableRuns, open_store
 from pellucid.errors import StoreUnavailable
-from pellucid.replay import replay
 from pellucid.testing import FunctionModel
+from pellucid_replay import replay
 from support.durable_agents import DO, nothing
 from support.runs import within
 from support.tapes import recording, tapes_of

@@ -12,14 +12,14 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
-from pellucid.replay import Tape
 from pellucid.tools.catalog_records import CatalogListing, catalog_json
-from pellucid_exporters.stored.rows import RUNNING, SpanRow
+from pellucid_exporters.stored.rows import RUNNING, EventRow, RunRow, SpanRow
 from pellucid_exporters.testing import Captured, capture
+from pellucid_replay import Tape
 
 
 class CapturedRecording:
-    """Recording of one `Captured`, with the whole catalogues; the first span of a run stands for its row."""
+    """Recording of one `Captured`, with the whole catalogues."""
 
     def __init__(self, captured: Captured, listings: Iterable[CatalogListing]) -> None:
         self.rows: dict[str, list[SpanRow]] = defaultdict(list)
@@ -28,17 +28,17 @@ class CapturedRecording:
             run_id = str((span.attributes or {}).get(semconv.RUN_ID, ""))
             self.rows[run_id].append(_row(run_id, len(self.rows[run_id]), span))
 
-    def runs(self, *, limit: int) -> list[SpanRow]:
+    def runs(self, **filters: Any) -> list[RunRow]:
         """Refuse: tests name the run."""
         raise NotImplementedError
 
-    def run(self, run_id: str) -> SpanRow | None:
+    def run(self, run_id: str) -> RunRow | None:
         """Return the row of a run."""
-        return self.rows[run_id][0] if run_id in self.rows else None
+        return _run_of(self.rows[run_id][0]) if run_id in self.rows else None
 
-    def trace(self, trace_id: str) -> list[SpanRow]:
+    def trace(self, trace_id: str) -> list[RunRow]:
         """Return the rows of the runs of a trace."""
-        return [rows[0] for run_id, rows in self.rows.items() if run_id and rows[0].trace_id == trace_id]
+        return [_run_of(rows[0]) for run_id, rows in self.rows.items() if run_id and rows[0].trace_id == trace_id]
 
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run."""
@@ -52,6 +52,10 @@ class CapturedRecording:
         """Return catalogues."""
         found = {digest: self._listings[digest] for digest in digests if digest in self._listings}
         return {digest: json.loads(catalog_json(listing) or "") for digest, listing in found.items()}
+
+    def events(self, run_id: str) -> list[EventRow]:
+        """Return nothing: tapes need none."""
+        return []
 
 
 @contextmanager
@@ -81,6 +85,14 @@ def tapes_of(captured: Captured, listings: Iterable[CatalogListing], agent: str 
         for span in roots
         if span.run_id not in continued and (span.parent_span_id is None or semconv.RESUMED_FROM in span.attributes)
     ]
+
+
+def _run_of(span: SpanRow) -> RunRow:
+    """Return the row of a run, from its first span."""
+    agent = str(span.attributes.get(semconv.AGENT_NAME))
+    return RunRow(
+        run_id=span.run_id, trace_id=span.trace_id, agent=agent, service="", status=span.status, start=span.start
+    )
 
 
 def _row(run_id: str, sequence: int, span: ReadableSpan) -> SpanRow:

@@ -26,8 +26,8 @@ from pellucid import (
 )
 from pellucid.events import Event, ToolProgress
 from pellucid.observed import ObservedProvider
-from pellucid.replay import Tape, replay_sync
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_replay import Tape, replay_sync
 
 
 class Shop:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pellucid.replay import Tape, replay_sync
 from pellucid_commands.replay.modules import module_of
+from pellucid_replay import Tape, replay_sync
 from support.local_store import storing
 from support.pages import ROOT, blocks_of
 from support.processes import PATIENCE

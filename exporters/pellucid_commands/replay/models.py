@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.models.names import resolve
-from pellucid.replay import replay_sync
 from pellucid.text import excerpt
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_commands.replay.sources import root_of
 from pellucid_exporters.stored import text
+from pellucid_replay import replay_sync
 
 if TYPE_CHECKING:
     from pellucid import Agent
-    from pellucid.replay import Replay, Tape
+    from pellucid_replay import Replay, Tape
 
 _TITLES: Final = ("MODEL", "OUTCOME", "CALLS", "TOKENS", "COST", "TIME", "ANSWER")
 _RIGHT: Final = ("CALLS", "TOKENS", "COST", "TIME")

@@ -16,7 +16,7 @@ from pellucid import Agent
 from pellucid_commands.replay.sources import agent_name, root_of
 
 if TYPE_CHECKING:
-    from pellucid.replay import Replay, Tape
+    from pellucid_replay import Replay, Tape
 
 _TAKEN: Final = frozenset({"Tape", "pytest", "replay_sync", "replayed", "tape"})
 _LONGEST: Final = 200
@@ -42,7 +42,7 @@ def module_of(replayed: Replay[Any], path: Path, place: str | None, agent: Agent
         "",
         "import pytest",
         "",
-        "from pellucid.replay import Tape, replay_sync",
+        "from pellucid_replay import Tape, replay_sync",
         *imports,
         "",
         "",

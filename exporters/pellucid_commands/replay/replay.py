@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
-from pellucid.replay import replay_sync
 from pellucid.text import excerpt
 from pellucid_commands.inspection.options import amount
 from pellucid_commands.inspection.output import cut, flat, say, say_json
@@ -17,11 +16,12 @@ from pellucid_commands.replay.models import compare_models
 from pellucid_commands.replay.sources import add_source_options, agent_of, tape_of
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.comparison import difference
+from pellucid_replay import replay_sync
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pellucid.replay import Divergence, Replay
+    from pellucid_replay import Divergence, Replay
 
 MOST: Final = 40
 """Lines of a difference, and further differences, that are shown."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.replay import Tape
 from pellucid_commands.inspection.options import RUN
 from pellucid_commands.serving.agents import load_agents
 from pellucid_exporters.local.options import DEFAULT_PATH
+from pellucid_replay import Tape
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from pellucid import Agent
-    from pellucid.replay import TapedSpan
+    from pellucid_replay import TapedSpan
 
 
 def add_source_options(parser: ArgumentParser) -> None:

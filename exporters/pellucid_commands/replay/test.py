@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import FAILED, Command
 from pellucid.errors import ConfigError
-from pellucid.replay import replay_sync
 from pellucid_commands.replay.modules import module_of
 from pellucid_commands.replay.sources import add_source_options, agent_of, tape_of
 from pellucid_exporters.stored.text import visible
+from pellucid_replay import replay_sync
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -21,11 +21,11 @@ from pellucid import (
     semconv,
 )
 from pellucid.events import ToolsDiscoveryFailed, ToolsDiscoveryPending
-from pellucid.replay import replay
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_dashboards.rules import Thresholds
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.alerts import evaluate
+from pellucid_replay import replay
 from support.hubs import named
 from support.late_hub import LATE, Late, Talk, background, caches_in_runs, in_runs, late
 from support.local_store import storing

@@ -66,6 +66,10 @@ DURABLE = [
     *("CallTokens", "Callbacks", "Completion", "Conversation", "Delivery", "DurableRuns", "LiveEvents", "RunDelta"),
     *("RunEvent", "RunEventPage", "RunState", "StreamMode", "WorkQueue", "verify_callback"),
 ]
+REPLAY = [
+    *("Divergence", "Recording", "Replay", "ReplayDiverged", "Tape", "TapeError", "TapedSpan", "parts_of", "replay"),
+    "replay_sync",
+]
 SELECTION = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
 
 DEPRECATED = [
@@ -75,6 +79,7 @@ DEPRECATED = [
     *(("pellucid.external", name, f"from pellucid.configured import {name}") for name in CONFIGURED),
     *(("pellucid.offer", name, f"from pellucid.selection import {name}") for name in SELECTION),
     *(("pellucid.durable_runs", name, f"from pellucid.durable import {name}") for name in DURABLE),
+    *(("pellucid.replay", name, f"from pellucid_replay import {name}") for name in REPLAY),
     ("pellucid.nats", "NATSQueue", "from pellucid.durable import NATSQueue"),
     ("pellucid.nats", "StreamLimits", "from pellucid.durable import StreamLimits"),
     ("pellucid.external", "ExternalTools", "from pellucid.configured import ConfiguredTools"),

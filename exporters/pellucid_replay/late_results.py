@@ -10,13 +10,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from pellucid import semconv
-from pellucid.replay.taped_run import TapedRun
 from pellucid.run.pausing.state import pending
 from pellucid.run.state import current_run
 from pellucid.run.unpaused import UNPAUSED
+from pellucid_replay.taped_run import TapedRun
 
 if TYPE_CHECKING:
-    from pellucid.replay.tape import TapedSpan
+    from pellucid_replay.tape import TapedSpan
 
 
 _PATIENCE: Final = 1.0

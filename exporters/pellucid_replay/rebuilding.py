@@ -14,9 +14,6 @@ from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.models import FallbackModel, Model, ModelRequest, ModelResponse, OutputSchema, Settings, StreamItem
-from pellucid.replay import contents
-from pellucid.replay.tape import TapedSpan, TapeError
-from pellucid.replay.taped_run import TapedRun
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.state import Setup
 from pellucid.run.structured_output import Mismatch, Output, answer_text, prompted, repair_prompt
@@ -24,6 +21,9 @@ from pellucid.telemetry.phases import SETTINGS
 from pellucid.tools import Tool
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject
+from pellucid_replay import contents
+from pellucid_replay.tape import TapedSpan, TapeError
+from pellucid_replay.taped_run import TapedRun
 
 _REMEDY = "pass the agent: replay(agent, tape), or --agent module:name"
 

@@ -13,7 +13,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from pellucid import semconv
-from pellucid.replay.tape import TapedSpan
+from pellucid_replay.tape import TapedSpan
 
 
 @dataclass(slots=True, eq=False)

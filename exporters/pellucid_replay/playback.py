@@ -14,16 +14,16 @@ from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.messages import ToolDefinition
 from pellucid.models import ModelRequest
-from pellucid.replay.late_results import LateResults
-from pellucid.replay.session import Divergence, Session
-from pellucid.replay.taped_run import TapedRun
 from pellucid.telemetry import current_scope
 from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.tools.tool import Tool, digest_of
 from pellucid.types import JSONObject, JSONValue
+from pellucid_replay.late_results import LateResults
+from pellucid_replay.session import Divergence, Session
+from pellucid_replay.taped_run import TapedRun
 
 if TYPE_CHECKING:
-    from pellucid.replay.tape import TapedSpan
+    from pellucid_replay.tape import TapedSpan
 
 
 _PATIENCE: Final = 1.0

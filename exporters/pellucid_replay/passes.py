@@ -10,11 +10,11 @@ from typing import Final
 from pellucid import semconv
 from pellucid.errors import ToolError
 from pellucid.messages import ToolResult
-from pellucid.replay import contents
-from pellucid.replay.tape import Tape, TapedSpan, TapeError
-from pellucid.replay.taped_run import TapedRun
 from pellucid.run.pausing.fold import INTERRUPTED
 from pellucid.telemetry.sanitize import dumps
+from pellucid_replay import contents
+from pellucid_replay.tape import Tape, TapedSpan, TapeError
+from pellucid_replay.taped_run import TapedRun
 
 _INTERRUPTED: Final = dumps(INTERRUPTED).removesuffix('"')
 """Beginning of the JSON of the result of a call that was interrupted; a note may follow."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pellucid.errors import ConfigError
 from pellucid.models import Model
 from pellucid.providers import ToolProvider
-from pellucid.replay.passes import passes_of
-from pellucid.replay.playback import Playback
-from pellucid.replay.rebuilding import rebuilt_setup
-from pellucid.replay.session import Session
-from pellucid.replay.staging import staged
-from pellucid.replay.tape import Tape
+from pellucid_replay.passes import passes_of
+from pellucid_replay.playback import Playback
+from pellucid_replay.rebuilding import rebuilt_setup
+from pellucid_replay.session import Session
+from pellucid_replay.staging import staged
+from pellucid_replay.tape import Tape
 
 
 def parts_of(tape: Tape) -> tuple[Model, Sequence[ToolProvider]]:

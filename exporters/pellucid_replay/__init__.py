@@ -1,10 +1,10 @@
 """Replay: recorded runs as the model, the providers and the tools of another run; see README.md beside this file."""
 
-from pellucid.replay.parts import parts_of
-from pellucid.replay.recordings import Recording
-from pellucid.replay.replaying import Replay, replay, replay_sync
-from pellucid.replay.session import Divergence, ReplayDiverged
-from pellucid.replay.tape import Tape, TapedSpan, TapeError
+from pellucid_exporters.stored.reader import Recording
+from pellucid_replay.parts import parts_of
+from pellucid_replay.replaying import Replay, replay, replay_sync
+from pellucid_replay.session import Divergence, ReplayDiverged
+from pellucid_replay.tape import Tape, TapedSpan, TapeError
 
 __all__ = [
     "Divergence",

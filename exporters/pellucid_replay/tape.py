@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.errors import ConfigError, JournalError
-from pellucid.replay.checking import checked_catalog, expect, well_typed
-from pellucid.replay.recordings import Recording, open_recording
+from pellucid_exporters.recordings import open_recording
+from pellucid_exporters.stored.reader import Recording
+from pellucid_exporters.stored.rows import BODY, SpanRow
+from pellucid_replay.checking import checked_catalog, expect, well_typed
 
 FORMAT: Final = "pellucid.tape"
 VERSION: Final = 1
@@ -22,7 +24,6 @@ MARK: Final = f'{{"format":"{FORMAT}"'
 INTERRUPTED: Final = "interrupted"
 """Outcome of what has no end, because its process or its pass ended first."""
 
-_BODY: Final = "$body"
 _MANY: Final = 100
 
 
@@ -218,9 +219,10 @@ def _needed(run_id: str, spans: Sequence[TapedSpan]) -> set[str]:
         needed |= nested
 
 
-def _taped(row: Any, texts: Mapping[str, str]) -> TapedSpan:
+def _taped(row: SpanRow, texts: Mapping[str, str]) -> TapedSpan:
+    assert row.phase is not None  # the others are left out
     attributes = {
-        name: texts.get(value[_BODY]) if _is_reference(value) else value for name, value in row.attributes.items()
+        name: texts.get(value[BODY]) if _is_reference(value) else value for name, value in row.attributes.items()
     }
     is_interrupted = row.error_type == JournalError.error_type  # its pass ended there, as if the process had
     return TapedSpan(
@@ -242,8 +244,8 @@ def _taped(row: Any, texts: Mapping[str, str]) -> TapedSpan:
 
 
 def _references(values: Iterable[Any]) -> Iterable[str]:
-    return (value[_BODY] for value in values if _is_reference(value))
+    return (value[BODY] for value in values if _is_reference(value))
 
 
 def _is_reference(value: object) -> bool:
-    return isinstance(value, Mapping) and _BODY in value
+    return isinstance(value, Mapping) and BODY in value

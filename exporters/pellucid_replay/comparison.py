@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pellucid import semconv
-from pellucid.replay.session import Divergence
-from pellucid.replay.tape import TapedSpan
-from pellucid.replay.taped_run import STOPPED, TapedRun
-from pellucid.replay.tracing import ReplayedSpan
 from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.types import JSONValue
+from pellucid_replay.session import Divergence
+from pellucid_replay.tape import TapedSpan
+from pellucid_replay.taped_run import STOPPED, TapedRun
+from pellucid_replay.tracing import ReplayedSpan
 
 _S = TypeVar("_S", TapedSpan, ReplayedSpan)
 

@@ -20,10 +20,6 @@ from pellucid.providers.listing import Lister
 from pellucid.providers.skills import SkillProvider
 from pellucid.providers.static import StaticTools
 from pellucid.reliability import Reliability
-from pellucid.replay import contents
-from pellucid.replay.playback import Playback
-from pellucid.replay.stand_ins import TapeModel, TapeProvider
-from pellucid.replay.tape import TapedSpan
 from pellucid.run.outcomes import Suspended
 from pellucid.run.pausing.state import pending
 from pellucid.run.state import Configuration, Setup, current_run
@@ -35,6 +31,10 @@ from pellucid.tools.names import RESERVED
 from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import AgentTool
 from pellucid.types import JSONObject
+from pellucid_replay import contents
+from pellucid_replay.playback import Playback
+from pellucid_replay.stand_ins import TapeModel, TapeProvider
+from pellucid_replay.tape import TapedSpan
 
 _SEEN: Final = ("name", "description", "parameters", "output_schema")
 """Parts of a tool that a model sees."""

@@ -21,15 +21,15 @@ from pellucid.models.base import closable
 from pellucid.providers import ToolProvider
 from pellucid.providers.fetches import notify
 from pellucid.providers.listing import Lister, list_all
-from pellucid.replay import contents
-from pellucid.replay.playback import Playback
-from pellucid.replay.tape import TapedSpan
-from pellucid.replay.taped_tools import tools_of
 from pellucid.run.pausing.state import pending
 from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
 from pellucid.tools import Tool
 from pellucid.types import JSONObject
+from pellucid_replay import contents
+from pellucid_replay.playback import Playback
+from pellucid_replay.tape import TapedSpan
+from pellucid_replay.taped_tools import tools_of
 
 
 class TapeModel:

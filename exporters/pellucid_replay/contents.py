@@ -33,11 +33,11 @@ from pellucid.messages import (
     load_part,
 )
 from pellucid.models import ModelResponse
-from pellucid.replay.tape import TapedSpan, TapeError
 from pellucid.telemetry import CapturePolicy
 from pellucid.telemetry.recording import Recorder
 from pellucid.telemetry.sanitize import dumps
 from pellucid.types import JSONValue
+from pellucid_replay.tape import TapedSpan, TapeError
 
 _J = TypeVar("_J", dict[str, Any], list[Any])
 

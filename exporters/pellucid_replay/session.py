@@ -11,9 +11,9 @@ import anyio
 
 from pellucid.context import CancelToken
 from pellucid.errors import PellucidError
-from pellucid.replay.tape import TapedSpan
 from pellucid.text import excerpt
 from pellucid.types import JSONValue
+from pellucid_replay.tape import TapedSpan
 
 OnDivergence: TypeAlias = Literal["stop", "live"]
 

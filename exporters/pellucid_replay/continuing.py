@@ -14,11 +14,11 @@ from pellucid.approvals.claims import MemoryClaims
 from pellucid.approvals.decisions import Decision
 from pellucid.approvals.external import ExternalResult
 from pellucid.events import ApprovalDecided, ApprovalRequested
-from pellucid.replay import contents
-from pellucid.replay.tape import TapedSpan
-from pellucid.replay.taped_run import TapedRun
 from pellucid.run.start import ResumeRequest
 from pellucid.types import JSONObject
+from pellucid_replay import contents
+from pellucid_replay.tape import TapedSpan
+from pellucid_replay.taped_run import TapedRun
 
 _DENIED: Final = re.compile(
     r"Not run: a person denied this call(?:: (.*?))?\. Do not retry unless asked to\.", re.DOTALL

@@ -12,9 +12,9 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid.context import Identity
 from pellucid.messages import Message
-from pellucid.replay import contents
-from pellucid.replay.tape import INTERRUPTED, Tape, TapedSpan
 from pellucid.tools.names import ASYNC_STATUS
+from pellucid_replay import contents
+from pellucid_replay.tape import INTERRUPTED, Tape, TapedSpan
 
 _BOUNDARIES: Final = (semconv.DISCOVERY, semconv.INFERENCE, semconv.DISPATCH)
 STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, semconv.LOST, INTERRUPTED, "running")

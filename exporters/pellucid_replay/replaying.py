@@ -18,16 +18,6 @@ from pellucid.models.alternatives import candidates
 from pellucid.models.base import require_model
 from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
-from pellucid.replay.comparison import differences
-from pellucid.replay.continuing import resume_request
-from pellucid.replay.passes import passes_of
-from pellucid.replay.playback import Playback
-from pellucid.replay.rebuilding import rebuilt_setup
-from pellucid.replay.session import Divergence, OnDivergence, ReplayDiverged, Session
-from pellucid.replay.staging import staged
-from pellucid.replay.tape import Tape
-from pellucid.replay.taped_run import TapedRun
-from pellucid.replay.tracing import ReplayedSpan, ReplayTracerProvider
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import create_run
@@ -35,6 +25,16 @@ from pellucid.run.state import CallerContext, Configuration, Setup
 from pellucid.telemetry import Listeners, TelemetryOptions
 from pellucid.telemetry.pipeline import Pipeline, complete
 from pellucid.types import OutputT_co
+from pellucid_replay.comparison import differences
+from pellucid_replay.continuing import resume_request
+from pellucid_replay.passes import passes_of
+from pellucid_replay.playback import Playback
+from pellucid_replay.rebuilding import rebuilt_setup
+from pellucid_replay.session import Divergence, OnDivergence, ReplayDiverged, Session
+from pellucid_replay.staging import staged
+from pellucid_replay.tape import Tape
+from pellucid_replay.taped_run import TapedRun
+from pellucid_replay.tracing import ReplayedSpan, ReplayTracerProvider
 
 
 @dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `Replay[Output](...)`
