@@ -44,8 +44,9 @@ from pellucid.events import Event, InferenceDelta, RunCompleted, ToolStarted
 from pellucid.mcp import MCPProvider
 from pellucid.models import FallbackModel, OpenAIModel, Price, PriceTable, StreamItem
 from pellucid.reliability import Rule, fail_fast, fallback, last_known_catalog, retry, retry_other
-from pellucid.testing import Captured, FakeHub, FunctionModel, ScriptedModel
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters import configure
+from pellucid_exporters.testing import Captured
 
 
 @dataclass

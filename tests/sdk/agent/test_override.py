@@ -11,7 +11,8 @@ import pytest
 
 from pellucid import Agent, ConfigError, Tool, ToolCall, semconv, skill_scoped_tools, static_tools, tool
 from pellucid.models import OpenAIModel
-from pellucid.testing import Captured, ScriptedModel, no_model_calls
+from pellucid.testing import ScriptedModel, no_model_calls
+from pellucid_exporters.testing import Captured
 from support.hubs import named
 from support.runs import within
 

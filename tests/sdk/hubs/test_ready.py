@@ -13,7 +13,8 @@ import anyio
 import pytest
 
 from pellucid import Agent, DiscoveryProvider, combined, gated_tools, semconv, static_tools
-from pellucid.testing import Captured, FakeHub, ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters.testing import Captured
 from support.discovery import until
 from support.hubs import named
 from support.runs import attributes, within

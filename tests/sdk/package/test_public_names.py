@@ -70,6 +70,7 @@ REPLAY = [
     *("Divergence", "Recording", "Replay", "ReplayDiverged", "Tape", "TapeError", "TapedSpan", "parts_of", "replay"),
     "replay_sync",
 ]
+CAPTURED = ["Captured", "CapturedSpan", "Exemplar", "Point", "capture", "check_telemetry"]
 SELECTION = ["Explanation", "PermissionRequest", "Policy", "Verdict"]
 
 DEPRECATED = [
@@ -95,6 +96,7 @@ DEPRECATED = [
     ("pellucid.reliability", "Decision", "from pellucid.reliability import Reaction"),
     ("pellucid.testing", "Completion", "from pellucid.testing import JobCompletion"),
     ("pellucid.testing", "Delivery", "from pellucid.testing import JobDelivery"),
+    *(("pellucid.testing", name, f"from pellucid_exporters.testing import {name}") for name in CAPTURED),
     ("pellucid_instrumentation", "Hub", "from pellucid_instrumentation import ObservedHub"),
 ]
 
