@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, Generic, overload
 
@@ -66,7 +67,7 @@ class ObservedProvider(Observable, Generic[DepsT_contra]):
             reliability=None,
             tools=(),
             listers=(self._lister,),
-            limits=limits,
+            limits=replace(limits, max_tool_calls=None),  # each call is on its own
             catalogs=Catalogs(),
             listeners=self._own,
             skills={},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -15,7 +16,9 @@ from pellucid import (
     DiscoveryProvider,
     Identity,
     Limits,
+    ModelError,
     PermissionRequest,
+    Reliability,
     Tool,
     ToolCall,
     ToolContext,
@@ -27,6 +30,7 @@ from pellucid import (
 )
 from pellucid.errors import DiscoveryTimeout
 from pellucid.events import ToolProgress
+from pellucid.reliability import Rule, fail_fast
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.hubs import named, names
@@ -146,6 +150,8 @@ async def test_a_call_has_what_one_in_a_run_has(telemetry: Captured) -> None:
         ("room", {}, "unknown_tool", "Did you mean 'rooms'"),
         ("rooms", {"floor": "second"}, "invalid_arguments", "do not fit its schema"),
         ("rooms", "{", "invalid_arguments", "are not JSON"),
+        ("rooms", {"floor": {1: 2}}, "invalid_arguments", "are not JSON"),
+        ("rooms", {"floor": object()}, "invalid_arguments", "are not JSON"),
         ("hanging", {}, "timeout", "did not finish within 0.01 s"),
         ("broken", {}, "OSError", "the disk is full"),
         ("pay", {"amount": 1}, "approval_required", "a person must approve"),
@@ -160,6 +166,38 @@ async def test_failures_are_results(telemetry: Captured, name: str, arguments: A
     assert text in str(result.response)
     found = attributes(telemetry.find("execute_tool")[0])
     assert found[semconv.ERROR_TYPE] == error_type
+
+
+async def test_an_agent_ended_by_a_rule_is_a_failure(telemetry: Captured) -> None:
+    """What ends a run ends none here: the result says so."""
+    rule = Rule(when=lambda situation: situation.error is not None, then=fail_fast(), kind="given_up")
+    model = ScriptedModel(ModelError("scripted", "away"))
+    helper = Agent("helper", model=model, description="Helps.", reliability=Reliability([rule])).as_tool()
+    result = await within(observe(static_tools([helper])).call_tool("helper", {"input": "x"}))
+    assert result.is_error
+    assert "given_up" in str(result.response)
+    [span] = telemetry.find("execute_tool")
+    assert attributes(span)[semconv.ERROR_TYPE] == attributes(telemetry.span("invoke_agent helper"))[semconv.ERROR_TYPE]
+
+
+async def test_calls_are_not_those_of_a_run() -> None:
+    """A limit of the calls of a run is none for them."""
+    hub = observe(static_tools([rooms]), limits=Limits(max_tool_calls=0))
+    assert not (await within(hub.call_tool("rooms", {"floor": 1}))).is_error
+
+
+async def test_progress_of_a_predicate() -> None:
+    """The function that decides whether a person must approve a call may report progress of it."""
+
+    def is_large(arguments: Any, ctx: ToolContext) -> bool:
+        ctx.progress("thinking")
+        return False
+
+    hub, events = observe(static_tools([replace(pay, needs_approval=is_large)])), []
+    hub.on(ToolProgress.name, events.append)
+    assert not (await within(hub.call_tool("pay", {"amount": 1}))).is_error
+    await anyio.wait_all_tasks_blocked()
+    assert [event.value for event in events] == ["thinking"]
 
 
 async def test_results_are_bounded() -> None:

@@ -162,10 +162,13 @@ def read_arguments(tool: Tool, request: ToolCall) -> tuple[JSONObject, ToolError
     if not problem:
         if not isinstance(arguments, dict):
             problem = "are not a JSON object. Send one JSON object."
-        elif not tool.validator.accepts(arguments) and (issues := tool.validator.issues(arguments)):
-            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
         else:
-            return arguments, None
+            try:
+                if tool.validator.accepts(arguments) or not (issues := tool.validator.issues(arguments)):
+                    return arguments, None
+                problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
+            except (TypeError, ValueError, RecursionError) as error:  # of a value that JSON does not have
+                problem = f"are not JSON: {error}. Send one JSON object."
     return {}, ToolError(f"The arguments of {tool.name!r} {problem}", error_type=INVALID_ARGUMENTS)
 
 

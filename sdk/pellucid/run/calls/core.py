@@ -57,9 +57,9 @@ def in_span(handler: Handler) -> CallHandler:
                     _record_waiting(b, value)
                     return replace(value, note=note)
                 result = await result_of(call.request, value, run.limits.max_result_bytes)
-            except (ReliabilityFailFast, JournalError):
-                raise
-            except Exception as error:  # noqa: BLE001  (any exception of a tool is a result for the model)
+            except Exception as error:  # any exception of a tool is a result for the model
+                if isinstance(error, ReliabilityFailFast | JournalError) and not run.setup.is_standalone:
+                    raise  # it ends the run
                 run.check_open()
                 b.fail(error)
                 result = failure_of(call.request, error, run.limits.max_result_bytes)

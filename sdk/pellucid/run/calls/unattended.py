@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pellucid.errors import PolicyHalt, ToolError
 from pellucid.run.calls.approved import needs_approval
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler
-from pellucid.run.calls.core import context_of
+from pellucid.run.calls.core import context_of, progress
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import MetaTool
@@ -28,7 +29,9 @@ def unattended(handler: Handler) -> Handler:
             raise ToolError(f"Tool {tool.name!r} works only in a run of an agent.", error_type="run_required")
         if call.may_run:
             must_ask = await _permit(run, b, call)
-            needed, fault = await needs_approval(tool, call.arguments, lambda: context_of(run, call))
+            needed, fault = await needs_approval(
+                tool, call.arguments, partial(context_of, run, call, progress=progress(run, b, call))
+            )
             if (must_ask or needed) and not call.is_resumed:
                 raise ToolError(
                     f"Not run: a person must approve calls of tool {tool.name!r}.", error_type="approval_required"
