@@ -116,8 +116,9 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
 async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
     """Return the answer of a run, or its checkpoint if it paused."""
     if ctx.expires_at is not None:
-        own = outer.scope.deadline if outer is not None else None  # exact
-        run.nesting.deadline = own if own is not None else loop_time(ctx.expires_at)
+        own = outer.scope if outer is not None and outer.scope.expires_at == ctx.expires_at else None
+        exact = own.deadline if own is not None else None
+        run.nesting.deadline = exact if exact is not None else loop_time(ctx.expires_at)
     if outer is None:
         run.nesting.may_wait = False
         return (await execute(run)).output

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -34,7 +36,6 @@ from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, resu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
     from pellucid import ModelRequest
     from pellucid_exporters.testing import Captured
@@ -244,6 +245,24 @@ async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> N
     endings = {span.name: ending(span) for span in telemetry.spans}
     assert [endings[name] for name in stopped] == [TIMEOUT] * 4
     assert seen != [None]
+
+
+async def test_a_wrapper_may_give_it_less_time() -> None:
+    """The time in the context with which its tool is called holds, also below a run that has more."""
+
+    @tool
+    async def slow() -> str:
+        """Take longer than there is time."""
+        pass_time()
+        return "slow"
+
+    unhurried = helper(ToolCall("slow"), "done", tools=[slow])
+
+    async def hurry(arguments: Any, ctx: ToolContext) -> Any:
+        return await unhurried.run(arguments, replace(ctx, expires_at=datetime.now(UTC) + timedelta(seconds=SOON / 2)))
+
+    agent = outer(ASK, "done", tools=[replace(unhurried, run=hurry)], limits=Limits(timeout=1_000.0))
+    assert "did not finish within the deadline" in str(results(await agent.run("x"))[0].response)
 
 
 async def test_its_own_deadline_is_a_tool_error(telemetry: Captured) -> None:
