@@ -15,6 +15,7 @@ from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.models import FallbackModel, Model, ModelRequest, ModelResponse, OutputSchema, Settings, StreamItem
 from pellucid.run.compose import digest_of_parameters
+from pellucid.run.configuration import RECORDED_LIMITS
 from pellucid.run.state import Setup
 from pellucid.run.structured_output import Mismatch, Output, answer_text, prompted, repair_prompt
 from pellucid.telemetry.phases import SETTINGS
@@ -63,7 +64,7 @@ def _rebuilt(taped: TapedRun, passes: Sequence[TapedRun]) -> Setup:
         instructions=instructions,
         settings=settings,
         providers=[_AbsentProvider(item["id"], item["kind"]) for item in known["providers"]],
-        limits=Limits(**known["limits"]),
+        limits=_limits(known["limits"]),
         description=taped.root.get(semconv.AGENT_DESCRIPTION),
         collisions=known["collisions"],
         registry_mode=known["registry_mode"],
@@ -72,6 +73,12 @@ def _rebuilt(taped: TapedRun, passes: Sequence[TapedRun]) -> Setup:
     schema = output.schema if output is not None else None
     setup = configuration_of(agent).setup
     return replace(setup, output=output, parameters=digest_of_parameters(settings, schema))
+
+
+def _limits(known: Mapping[str, Any]) -> Limits:
+    """Return recorded limits, which may have been recorded under the names of their fields."""
+    names = {recorded: name for name, recorded in RECORDED_LIMITS.items()}
+    return Limits(**{names.get(name, name): limit for name, limit in {**known}.items()})
 
 
 class _RebuiltOutput(Output[Any]):

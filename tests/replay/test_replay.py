@@ -27,6 +27,8 @@ from pellucid.reliability import Reliability, Rule, retry
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import File, StoreReader
 from pellucid_replay import ReplayDiverged, Tape, TapeError, parts_of, replay
+from pellucid_replay.passes import passes_of
+from pellucid_replay.rebuilding import rebuilt_setup
 from support.local_store import storing
 from support.processes import PATIENCE
 from support.runs import within
@@ -264,6 +266,17 @@ async def test_an_agent_is_rebuilt_from_its_recording() -> None:
     outcome = (await replay(None, await tape_of(agent))).check()
     assert outcome.result is not None
     assert outcome.result.output == {"clothes": ["hat"]}
+
+
+async def test_limits_keep_their_names_in_recordings() -> None:
+    """`Limits.timeout` is recorded as `deadline`, as ever; an agent is rebuilt from either name, without a warning."""
+    tape = await tape_of(weather_agent(Calls(), limits=Limits(timeout=60.0, max_iterations=5)))
+    recorded = str(tape.spans[0].attributes[semconv.AGENT_CONFIGURATION])
+    assert json.loads(recorded)["limits"] == {"deadline": 60.0, "max_iterations": 5}
+    assert rebuilt_setup(passes_of(tape)).limits == Limits(timeout=60.0, max_iterations=5)
+    (await replay(None, tape)).check()
+    tape.spans[0].attributes[semconv.AGENT_CONFIGURATION] = recorded.replace("deadline", "timeout")
+    assert rebuilt_setup(passes_of(tape)).limits == Limits(timeout=60.0, max_iterations=5)
 
 
 async def test_code_cannot_be_rebuilt() -> None:

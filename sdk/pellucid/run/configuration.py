@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Final
 
 from pellucid import semconv
 from pellucid.context import Limits
 from pellucid.run.state import Setup
 from pellucid.telemetry import Boundary, once
 from pellucid.types import JSONValue
+
+RECORDED_LIMITS: Final[Mapping[str, str]] = {"timeout": "deadline"}
+"""Names of limits in recordings, where they differ."""
 
 
 def record_configuration(b: Boundary, setup: Setup) -> None:
@@ -25,7 +30,9 @@ def _configuration(setup: Setup) -> JSONValue:
         "registry_mode": "lazy" if setup.catalogs.is_lazy else "full",
         "collisions": setup.catalogs.collisions,
         "pin": setup.pin,
-        "limits": {name: limit for name, limit in limits.items() if limit != getattr(default, name)},
+        "limits": {
+            RECORDED_LIMITS.get(name, name): limit for name, limit in limits.items() if limit != getattr(default, name)
+        },
         "skills": list(setup.skills),
         "providers": [{"id": lister.provider.id, "kind": lister.facts.kind} for lister in setup.listers],
     }
