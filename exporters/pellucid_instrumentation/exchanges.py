@@ -213,7 +213,7 @@ class Call(Exchange):
         """Record the response."""
         super().succeeded(result)
         b = self._entered.boundary
-        b.record_output(lambda recorder: recorder.value(messages.value_of(result)))
+        b.capture_output(lambda capturer: capturer.value(messages.value_of(result)))
         if messages.is_error(result):
             b.fail(ToolError(messages.text_of(result)))
         self._end(None)

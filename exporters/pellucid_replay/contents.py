@@ -34,7 +34,7 @@ from pellucid.messages import (
 )
 from pellucid.models import ModelResponse
 from pellucid.telemetry import CapturePolicy
-from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry.content import Capturer
 from pellucid.telemetry.sanitize import dumps
 from pellucid.types import JSONValue
 from pellucid_replay.tape import TapedSpan, TapeError
@@ -112,7 +112,7 @@ def input_of(root: TapedSpan) -> tuple[Message, ...]:
     if semconv.INPUT_MESSAGES not in root.attributes and semconv.INPUT_DIGEST in root.attributes:
         raise lacks(root, "was recorded without content, as with PELLUCID_CAPTURE=metadata")
     messages = _messages(root, semconv.INPUT_MESSAGES)
-    whole = Recorder(CapturePolicy("full", max_bytes=2**30, max_span_bytes=2**30)).messages(messages)
+    whole = Capturer(CapturePolicy("full", max_bytes=2**30, max_span_bytes=2**30)).messages(messages)
     if (whole.digest, whole.size) != (root.get(semconv.INPUT_DIGEST), root.get(semconv.INPUT_BYTES)):
         raise lacks(root, f"has only a part of {semconv.INPUT_MESSAGES}")
     return messages

@@ -88,7 +88,7 @@ class Playback:
         if self.session.is_live:
             return None
         scope = current_scope()
-        replayed = scope.recorder.clean(arguments)
+        replayed = scope.capturer.clean(arguments)
         own, equal = self._candidates(name, replayed, ctx)
         span = next((span for span in own if span in equal), None) or next(iter(equal), None)
         if span is None:
@@ -107,7 +107,7 @@ class Playback:
 
     def peek(self, name: str, arguments: JSONObject, ctx: ToolContext) -> TapedSpan | None:
         """Return what `call` would return, without taking it."""
-        own, equal = self._candidates(name, current_scope().recorder.clean(arguments), ctx)
+        own, equal = self._candidates(name, current_scope().capturer.clean(arguments), ctx)
         return next((span for span in own if span in equal), None) or next(iter(equal), None)
 
     def _candidates(self, name: str, arguments: JSONValue, ctx: ToolContext) -> tuple[list[TapedSpan], list[TapedSpan]]:
@@ -213,7 +213,7 @@ class Playback:
         scope = current_scope()
         if span.get(semconv.REQUEST_MODEL) != model:
             return self._divergence(span.name, scope.iteration, "models", span.get(semconv.REQUEST_MODEL), model, span)
-        if scope.recorder.digest(request.messages) != span.get(semconv.INPUT_DIGEST):
+        if scope.capturer.digest(request.messages) != span.get(semconv.INPUT_DIGEST):
             return self._divergence(
                 span.name, scope.iteration, "messages", _json(span, semconv.INPUT_MESSAGES), _recent(request), span
             )
@@ -262,7 +262,7 @@ def _recent(request: ModelRequest) -> JSONValue:
     """Return the messages of a request since the last answer before them, as they are recorded."""
     messages = list(request.messages)
     start = max((index for index, message in enumerate(messages) if message.role == "assistant"), default=0)
-    return current_scope().recorder.clean([message.to_dict() for message in messages[start:]])
+    return current_scope().capturer.clean([message.to_dict() for message in messages[start:]])
 
 
 def _json(span: TapedSpan, attribute: str) -> Any:

@@ -58,7 +58,7 @@ def staged(setup: Setup, playback: Playback) -> Setup:
         limits=limits,
         catalogs=Catalogs(setup.catalogs.collisions, is_lazy=setup.catalogs.is_lazy),
         listeners=Listeners(),
-        recorded={},
+        captured={},
     )
 
 

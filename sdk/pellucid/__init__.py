@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         load_messages,
     )
     from pellucid.models import FallbackModel, Model, ModelDelta, ModelRequest, ModelResponse
-    from pellucid.observed import observe
     from pellucid.options import AgentOptions, ResumeOptions, RunOptions
     from pellucid.providers import (
         DiscoveryProvider,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from pellucid.run.outcomes import RunResult
     from pellucid.run.stream import RunStream
     from pellucid.selection import PermissionRequest, Policy, Verdict
+    from pellucid.standalone import observe
     from pellucid.telemetry import CapturePolicy, Redactor, TelemetryOptions
     from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
 
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     )
     from pellucid.messages import ProviderToolDefinition, ServerToolCall, ServerToolResult  # noqa: F401
     from pellucid.models import OutputSchema, Price, PriceTable, Settings  # noqa: F401
-    from pellucid.observed import ObservedProvider  # noqa: F401
     from pellucid.providers import ExplainContext, HubState  # noqa: F401
     from pellucid.reliability import (  # noqa: F401
         CircuitBreaker,
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
         retry_other,
     )
     from pellucid.selection import Explanation  # noqa: F401
+    from pellucid.standalone import ObservedProvider  # noqa: F401
     from pellucid.telemetry import DEFAULT_REDACTORS  # noqa: F401
 
 __all__ = [
@@ -186,7 +186,7 @@ _HOMES = {
         "UriPart", "Usage", "dump_messages", "load_messages",
     ),
     "models": ("FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse"),
-    "observed": ("observe",),
+    "standalone": ("observe",),
     "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
     "providers": (
         "DiscoveryProvider", "Readiness", "Skill", "ToolHub", "ToolProvider", "ToolRegistry", "combined",
@@ -209,7 +209,7 @@ _MOVED = {
     ),
     "messages": ("ProviderToolDefinition", "ServerToolCall", "ServerToolResult"),
     "models": ("OutputSchema", "Price", "PriceTable", "Settings"),
-    "observed": ("ObservedProvider",),
+    "standalone": ("ObservedProvider",),
     "providers": ("ExplainContext", "HubState"),
     "reliability": (
         "CircuitBreaker", "Rule", "Situation", "continue_", "fail_fast", "fallback", "last_known_catalog", "ok",

@@ -24,8 +24,8 @@ from pellucid.run.start import Input, ResumeRequest, conversation, new_run
 from pellucid.run.state import Configuration, Run, Setup
 from pellucid.setup import copied, make_setup
 from pellucid.signatures import shows
-from pellucid.telemetry import Listeners, Observable
-from pellucid.telemetry.scope import load_recording
+from pellucid.telemetry import Listeners, Subscribable
+from pellucid.telemetry.scope import load_capture
 from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
@@ -44,7 +44,7 @@ class _Configured:
     configuration: Configuration
 
 
-class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
+class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
     """A frozen configuration. It can be run any number of times, also concurrently.
 
     ```python
@@ -88,7 +88,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     ) -> None:
         check_options("Agent()", options, AgentOptions)
         load_backend()
-        load_recording(options.get("telemetry"))
+        load_capture(options.get("telemetry"))
         self._output = output
         options = copied(options)
         setup = make_setup(name, output, options, Listeners())

@@ -1,7 +1,7 @@
 """Events of a run, as frozen records. The class is the name, the payload and the registration.
 
 Subscribe with `agent.on("tools.discovery_failed", listener)`, with the class `ToolsDiscoveryFailed`, or with the
-patterns `"tools.*"` and `"*"`; `pellucid.telemetry.observable` has a signature for each event. Payloads follow the
+patterns `"tools.*"` and `"*"`; `pellucid.telemetry.subscriptions` has a signature for each event. Payloads follow the
 run's capture policy: error texts are redacted, and absent in the modes `metadata` and `off`.
 """
 

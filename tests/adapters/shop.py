@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pellucid import BlobPart, DiscoveryProvider, TextPart, Tool, ToolCall, ToolContext, ToolResult, observe, tool
-from pellucid.observed import ObservedProvider
+from pellucid.standalone import ObservedProvider
 from pellucid.testing import FakeHub
 from pellucid_exporters.testing import Captured
 

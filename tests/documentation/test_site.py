@@ -25,7 +25,7 @@ PUBLIC = (
     "pellucid.errors",
     "pellucid.mcp",
     "pellucid.models",
-    "pellucid.observed",
+    "pellucid.standalone",
     "pellucid.selection",
     "pellucid.server",
     "pellucid.testing",

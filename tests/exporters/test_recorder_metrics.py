@@ -54,8 +54,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from pellucid import semconv
 from pellucid_exporters.prometheus.reader import PrometheusReader
 from pellucid_exporters.recorder.metrics import aggregations, recording
+from pellucid_exporters.recorder.metrics.measurements import MOST_WAITING
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
-from pellucid_exporters.recorder.metrics.recording import MOST_WAITING
 from pellucid_exporters.recorder.metrics.trial import needs_sdk
 from support.processes import PATIENCE, run_python
 

@@ -25,7 +25,7 @@ from pellucid import (
     tool,
 )
 from pellucid.events import Event, ToolProgress
-from pellucid.observed import ObservedProvider
+from pellucid.standalone import ObservedProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_replay import Tape, replay_sync
 

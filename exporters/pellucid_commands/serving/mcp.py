@@ -11,7 +11,7 @@ import anyio
 from pellucid import Limits, ToolProvider, observe
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
-from pellucid.observed import ObservedProvider
+from pellucid.standalone import ObservedProvider
 from pellucid_commands.serving.agents import agents_in, load
 from pellucid_commands.serving.options import (
     FLUSH,

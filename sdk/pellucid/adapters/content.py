@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from pellucid.messages import BlobPart, Part, TextPart, ToolResult
-from pellucid.observed import ObservedProvider, observe
 from pellucid.providers import ToolProvider
+from pellucid.standalone import ObservedProvider, observe
 from pellucid.tools import Tool
 from pellucid.types import DepsT, JSONObject
 

@@ -9,8 +9,8 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.genai.types import FunctionDeclaration
 
 from pellucid.adapters.content import mcp_result, observed, text_of
-from pellucid.observed import ObservedProvider
 from pellucid.providers import ToolProvider
+from pellucid.standalone import ObservedProvider
 from pellucid.tools import Tool
 
 __all__ = ["PellucidToolset"]

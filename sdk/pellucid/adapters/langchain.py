@@ -14,8 +14,8 @@ from pellucid.adapters.content import observed, text_of, text_of_part
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError
 from pellucid.messages import BlobPart, Part, TextPart, modality_of
-from pellucid.observed import ObservedProvider
 from pellucid.providers import ToolProvider
+from pellucid.standalone import ObservedProvider
 from pellucid.tools import Tool
 from pellucid.tools.tool import ToolOptions
 from pellucid.types import JSONObject

@@ -12,8 +12,8 @@ from strands.types.tools import AgentTool
 
 from pellucid.adapters.content import observed, text_of, text_of_part
 from pellucid.messages import BlobPart, ToolResult
-from pellucid.observed import ObservedProvider
 from pellucid.providers import ToolProvider
+from pellucid.standalone import ObservedProvider
 from pellucid.tools import Tool
 
 __all__ = ["PellucidTools"]

@@ -27,8 +27,8 @@ from pellucid.tools.catalog import LARGE_CATALOG, ProviderCatalog, as_sequence, 
 from pellucid.tools.catalog_cache import Remembered
 
 if TYPE_CHECKING:
+    from pellucid.telemetry.content import CapturedValue, Capturer
     from pellucid.telemetry.hub_requests import HubRequest
-    from pellucid.telemetry.recording import Recorded, Recorder
 
 
 class Answers:
@@ -101,7 +101,7 @@ class Lister:
         """
         provider_id, facts = self.provider.id, self.facts
         with boundary(scope, DISCOVERY, provider_id, provider_id=provider_id, cache="none", **facts.notes()) as b:
-            b.record_input(lambda recorder: _record_request(recorder, ctx))
+            b.capture_input(lambda capturer: _record_request(capturer, ctx))
 
             def report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
                 if cache is not None:
@@ -296,7 +296,7 @@ class Lister:
         previous = digests if is_missing else self._last_digests(audience, digests)
         changed = previous != digests
         b.note(tool_count=count, digest=digest, changed=changed)
-        b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
+        b.capture_output(once(catalog.captured, lambda capturer: capturer.value(catalog.summary)))
         if scope.catalog_sinks and b.records:
             from pellucid.tools.catalog_records import CatalogListing
 
@@ -379,7 +379,7 @@ async def list_all(
     return [catalog for catalog in catalogs if catalog is not None]
 
 
-def _record_request(recorder: Recorder, ctx: DiscoveryContext) -> Recorded:
+def _record_request(capturer: Capturer, ctx: DiscoveryContext) -> CapturedValue:
     """Record the input of a discovery; an identity is recorded as content."""
     request = {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
-    return recorder.facts(request) if ctx.identity is None else recorder.value(request)
+    return capturer.facts(request) if ctx.identity is None else capturer.value(request)

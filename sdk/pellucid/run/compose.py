@@ -17,7 +17,7 @@ from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
 
 if TYPE_CHECKING:
-    from pellucid.telemetry.recording import Recorded, Recorder
+    from pellucid.telemetry.content import CapturedValue, Capturer
 
 MAX_NAMES = 64
 """Maximum number of names of offered tools that a `compose_request` span records."""
@@ -35,7 +35,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
         messages, selection = run.conversation.messages, run.selection
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
-        b.record_input(lambda recorder: recorder.facts(facts))
+        b.capture_input(lambda capturer: capturer.facts(facts))
         if not closing:
             listed, catalog = catalog.bindings, await run.pausing.narrow(run, b, catalog)
             if (check := run.caller.check_tools) is not None:
@@ -56,12 +56,12 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         counts = {"tool_tokens": 0 if closing else catalog.tokens, "tool_count": len(definitions)}
         b.note(message_count=len(request.messages), catalog_digest=catalog.digest, **counts)
 
-        def record(recorder: Recorder) -> Recorded:
+        def record(capturer: Capturer) -> CapturedValue:
             tools = "" if closing else catalog.digest
-            b.note(digest=_digest(recorder, request, tools, run.setup.parameters))
-            return recorder.facts(_summary(request, names=is_new))
+            b.note(digest=_digest(capturer, request, tools, run.setup.parameters))
+            return capturer.facts(_summary(request, names=is_new))
 
-        b.record_output(record)
+        b.capture_output(record)
         return request, catalog
 
 
@@ -95,9 +95,9 @@ def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _digest(recorder: Recorder, request: ModelRequest, tools: str, parameters: str) -> str:
+def _digest(capturer: Capturer, request: ModelRequest, tools: str, parameters: str) -> str:
     """Return a hash of the whole request; only new messages are hashed again."""
-    content = f"{request.instructions}\0{tools}\0{parameters}\0{recorder.digest(request.messages)}"
+    content = f"{request.instructions}\0{tools}\0{parameters}\0{capturer.digest(request.messages)}"
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 

@@ -18,7 +18,7 @@ RECORDED_LIMITS: Final[Mapping[str, str]] = {"timeout": "deadline"}
 
 def record_configuration(b: Boundary, setup: Setup) -> None:
     """Record what a run's other records do not say of its agent; it is encoded once per agent and capture policy."""
-    record = once(setup.recorded, lambda recorder: recorder.schemas(_configuration(setup)))
+    record = once(setup.captured, lambda capturer: capturer.schemas(_configuration(setup)))
     b.content(semconv.AGENT_CONFIGURATION, setup.parameters, record)
 
 

@@ -29,7 +29,7 @@ def end_unresumed(run: Run, error: Exception, others: Iterable[ExternalRequest] 
     with opened(run) as (b, _):
         run.scope.open[run] = partial(conclude, run, b)
         b.note(iterations=run.scope.iteration)
-        b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
+        b.capture_input(lambda capturer: capturer.messages(tuple(run.conversation.messages)))
         if resumed is not None:
             apply_results(run, b, resumed.external, ())
         adopt(run, others)

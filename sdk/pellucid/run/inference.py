@@ -150,7 +150,7 @@ class _Inference:
         with boundary(run.scope, INFERENCE, model.name, **notes) as b:
             run.tally.model_calls += 1
             b.note(finish_reasons=("error",))  # replaced by the response's
-            forget = run.scope.recorder.mark() if b.records else None
+            forget = run.scope.capturer.mark() if b.records else None
             _record_request(run, b, request, self.catalog)
             try:
                 with gate.admitted() if gate is not None else nullcontext():
@@ -161,7 +161,7 @@ class _Inference:
                 if isinstance(error, Exception):
                     count_failed(run.scope, b, _labels(model), error_type_of(error))
                 if self.partial:
-                    b.record_output(lambda recorder: recorder.answer(_unfinished(self.partial), "error"))
+                    b.capture_output(lambda capturer: capturer.answer(_unfinished(self.partial), "error"))
                 if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
                     gate.judge(b.span, error=error)
                 raise
@@ -283,12 +283,12 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
     if not b.records:
         return
     span_id = format_span_id(b.span.get_span_context().span_id)
-    b.record_input(lambda recorder: recorder.new_messages(request.messages, span_id))
+    b.capture_input(lambda capturer: capturer.new_messages(request.messages, span_id))
     if request.instructions:
         parts = [TextPart(request.instructions).to_dict()]
-        b.content(semconv.SYSTEM_INSTRUCTIONS, request.instructions, lambda recorder: recorder.value(parts))
+        b.content(semconv.SYSTEM_INSTRUCTIONS, request.instructions, lambda capturer: capturer.value(parts))
     if request.tools:
-        record = once(catalog.recorded, lambda recorder: recorder.definitions(request.tools))
+        record = once(catalog.captured, lambda capturer: capturer.definitions(request.tools))
         b.content(semconv.TOOL_DEFINITIONS, catalog.digest, record)
 
 
@@ -301,7 +301,7 @@ def _record_response(run: Run, b: Boundary, model: ModelFacts, response: ModelRe
         b.attributes(response.attributes)
     if usage.by_modality:
         b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
-    b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
+    b.capture_output(lambda capturer: capturer.answer(response.message, response.finish_reason))
     if not run.scope.is_measured:
         return
     count_tokens(run.scope, b, _labels(model, response.model), usage)

@@ -115,7 +115,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         scope_token, run_token = enter_scope(run.scope), enter_run(run)
         run.scope.open[run] = partial(conclude, run, b)  # also if it is abandoned
         try:
-            b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
+            b.capture_input(lambda capturer: capturer.messages(tuple(run.conversation.messages)))
             record_configuration(b, run.setup)
             try:
                 await run.journal.write_begun(run, b, links)
@@ -246,7 +246,7 @@ def _finish(
     scope, messages = run.scope, run.conversation.messages
     b.note(stop_reason=stop_reason, finish_reasons=(finish_reason,))
     answer = next(message for message in reversed(messages) if message.role == "assistant")
-    b.record_output(lambda recorder: recorder.answer(answer, finish_reason))
+    b.capture_output(lambda capturer: capturer.answer(answer, finish_reason))
     labels = {semconv.AGENT_NAME: scope.agent, semconv.STOP_REASON: stop_reason}
     scope.count(semconv.RUN_ITERATIONS, scope.iteration, labels, b.context)
     return RunResult(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pellucid.reliability import Reliability
     from pellucid.run.journal import LiveText
     from pellucid.selection.permission import Permissions
-    from pellucid.telemetry.recording import Recorded
+    from pellucid.telemetry.content import CapturedValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Setup:
         parameters: Hash of the settings and the output schema, which are part of every request.
         is_warm: Whether the agent warms up in the background.
         is_standalone: Whether it is that of `observe()`, whose calls belong to no run.
-        recorded: Recorded configuration, by capture policy.
+        captured: Captured configuration, by capture policy.
         handlers: Chains of links that calls pass through, by kinds of calls.
         models: The models to call in order.
     """
@@ -70,7 +70,7 @@ class Setup:
     pin: bool
     is_warm: bool = False
     is_standalone: bool = False
-    recorded: dict[object, Recorded] = field(default_factory=dict)
+    captured: dict[object, CapturedValue] = field(default_factory=dict)
     handlers: dict[Any, Any] = field(default_factory=dict, init=False)
     models: tuple[ModelFacts, ...] = field(init=False)
 

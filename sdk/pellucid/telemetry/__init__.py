@@ -7,10 +7,10 @@ from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.entered import Entered
 from pellucid.telemetry.listeners import Listeners
-from pellucid.telemetry.observable import Observable
 from pellucid.telemetry.phases import AWAIT, BACKGROUND_DISCOVERY, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
 from pellucid.telemetry.pipeline import Listener, Pipeline, TelemetryOptions, current_default
 from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope, shared_scope
+from pellucid.telemetry.subscriptions import Subscribable
 
 __all__ = [
     "AWAIT",
@@ -24,15 +24,15 @@ __all__ = [
     "RUN",
     "Boundary",
     "CapturePolicy",
+    "CapturedValue",
     "Entered",
     "HubRequest",
     "Listener",
     "Listeners",
-    "Observable",
     "Pipeline",
-    "Recorded",
     "Redactor",
     "Scope",
+    "Subscribable",
     "TelemetryOptions",
     "boundary",
     "current_default",
@@ -44,14 +44,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pellucid.telemetry.content import CapturedValue
     from pellucid.telemetry.hub_requests import HubRequest
-    from pellucid.telemetry.recording import Recorded
 
     Telemetry: TypeAlias = TelemetryOptions
 else:
     __getattr__ = module_getattr(
         __name__,
-        lazy=load_within(__name__, {"hub_requests": ["HubRequest"], "recording": ["Recorded"]}),
+        lazy=load_within(__name__, {"hub_requests": ["HubRequest"], "content": ["CapturedValue"]}),
         deprecated={"Telemetry": (__name__, "TelemetryOptions")},
     )
     __dir__ = module_dir(__name__)

@@ -35,7 +35,7 @@ from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
 
 if TYPE_CHECKING:
-    from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
+    from pellucid.telemetry.content import CapturedValue, CaptureFunction, Capturer, Content
 
 MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
@@ -75,7 +75,7 @@ class Boundary:
         self.records = self.span.is_recording()
         if self.records:
             self._later: dict[str, Any] = {}
-            self._content = scope.recorder.content(self.span) if scope.policy.mode != "off" else None
+            self._content = scope.capturer.content(self.span) if scope.policy.mode != "off" else None
 
     def __enter__(self) -> Self:
         if self.context is not self._outer:
@@ -151,26 +151,26 @@ class Boundary:
     def input(self, value: JSONValue) -> None:
         """Record the input."""
         if self._content is not None:
-            self.record_input(lambda recorder: recorder.value(value))
+            self.capture_input(lambda capturer: capturer.value(value))
 
     def output(self, value: JSONValue) -> None:
         """Record the output."""
-        self.record_output(lambda recorder: recorder.value(value))
+        self.capture_output(lambda capturer: capturer.value(value))
 
-    def record_input(self, record: Record) -> None:
+    def capture_input(self, record: CaptureFunction) -> None:
         """Record the input that `record` returns."""
         if self._content is not None:
             digest, size = semconv.INPUT_DIGEST, semconv.INPUT_BYTES
             self._scope.guarded("recording", self._content.add, self._phase.input, record, digest, size)
             self._show_input()
 
-    def record_output(self, record: Record) -> None:
+    def capture_output(self, record: CaptureFunction) -> None:
         """Record the output that `record` returns."""
         if self._content is not None:
             digest, size = semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES
             self._scope.guarded("recording", self._content.add, self._phase.output, record, digest, size)
 
-    def content(self, attribute: str, version: str, record: Record) -> None:
+    def content(self, attribute: str, version: str, record: CaptureFunction) -> None:
         """Record content as an attribute of its own, unless the run has already recorded this version of it."""
         if self._content is not None:
             self._scope.guarded("recording", self._content.add_new, attribute, version, record)
@@ -321,13 +321,13 @@ def boundary(
     return Boundary(scope, phase, target, notes, start, end)
 
 
-def once(cache: dict[object, Recorded], record: Record) -> Record:
+def once(cache: dict[object, CapturedValue], record: CaptureFunction) -> CaptureFunction:
     """Return `record` with its result cached per policy in `cache`, which belongs to the recorded object."""
 
-    def cached(recorder: Recorder) -> Recorded:
-        recorded = cache.get(recorder.policy)
+    def cached(capturer: Capturer) -> CapturedValue:
+        recorded = cache.get(capturer.policy)
         if recorded is None:
-            recorded = cache[recorder.policy] = record(recorder)
+            recorded = cache[capturer.policy] = record(capturer)
         return recorded
 
     return cached

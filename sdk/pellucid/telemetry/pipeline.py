@@ -104,7 +104,7 @@ _captures: Final[list[Pipeline]] = []
 
 def set_default(pipeline: Pipeline) -> None:
     """Set the pipeline of agents without one, and load what records, before the runs that it would delay."""
-    import pellucid.telemetry.recording  # noqa: F401
+    import pellucid.telemetry.content  # noqa: F401
 
     _configured[:] = [pipeline]
 

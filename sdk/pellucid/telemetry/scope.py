@@ -31,8 +31,8 @@ from pellucid.types import JSONValue
 from pellucid.version import __version__
 
 if TYPE_CHECKING:
+    from pellucid.telemetry.content import Capturer
     from pellucid.telemetry.metrics import Instruments
-    from pellucid.telemetry.recording import Recorder
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -114,11 +114,11 @@ class Scope:
         self._anchor = 0 if clock is not None else time.time_ns() - time.perf_counter_ns()
 
     @cached_property
-    def recorder(self) -> Recorder:
-        """Recorder of the run's content; a run that records nothing does not load it."""
-        from pellucid.telemetry.recording import Recorder
+    def capturer(self) -> Capturer:
+        """Capturer of the run's content; a run that records nothing does not load it."""
+        from pellucid.telemetry.content import Capturer
 
-        return Recorder(self.policy)
+        return Capturer(self.policy)
 
     @cached_property
     def instruments(self) -> Instruments:
@@ -231,15 +231,15 @@ class Scope:
 
     def text(self, text: str, limit: int | None = None) -> str | None:
         """Return a text, redacted and cut; None if no content is recorded or a redactor fails, which is counted."""
-        return self.guarded("recording", self.recorder.text, text, limit)
+        return self.guarded("recording", self.capturer.text, text, limit)
 
     def label(self, text: str) -> str | None:
         """Return a short text as `text` does, cached for repeated use."""
-        return self.guarded("recording", self.recorder.label, text)
+        return self.guarded("recording", self.capturer.label, text)
 
     def clean(self, value: JSONValue) -> JSONValue:
         """Return a value for an event, redacted and cut; None if no content is recorded or a redactor fails."""
-        return self.guarded("recording", self.recorder.clean, value)
+        return self.guarded("recording", self.capturer.clean, value)
 
     def guarded(self, part: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
         """Call code of the application on behalf of a part of telemetry; return None if it fails, which is counted."""
@@ -252,7 +252,7 @@ class Scope:
     def fault(self, part: str, error: BaseException) -> None:
         """Report a failure of telemetry: count it, log it once per part, and emit `TelemetryError`."""
         try:
-            text = self.recorder.text(describe(error))
+            text = self.capturer.text(describe(error))
         except Exception:  # noqa: BLE001  (the redactor itself may have failed, which is counted below)
             text = None
         self._count_fault(part, error)
@@ -289,10 +289,10 @@ def _does_nothing(provider: object) -> bool:
     return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
-def load_recording(pipeline: Pipeline | None) -> None:
+def load_capture(pipeline: Pipeline | None) -> None:
     """Load what records spans, if there are any: it takes 50 ms, which would delay the first step of the first run."""
     if not _does_nothing(complete(pipeline).tracer_provider or trace.get_tracer_provider()):
-        import pellucid.telemetry.recording  # noqa: F401
+        import pellucid.telemetry.content  # noqa: F401
 
 
 _current: ContextVar[Scope | None] = ContextVar("pellucid_scope", default=None)

@@ -23,7 +23,7 @@ from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 if TYPE_CHECKING:
-    from pellucid.telemetry.recording import Recorded
+    from pellucid.telemetry.content import CapturedValue
     from pellucid.tools.search import SearchIndex
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
@@ -58,7 +58,7 @@ class ProviderCatalog:
         quarantined: Names of the broken tools that were omitted, each with its problem.
         hidden: Texts of the tools with characters that people do not see, which models do not get.
         listed_digest: Hash of the tools as the provider listed them, with these characters.
-        recorded: Recorded summary of the tools, by capture policy.
+        captured: Captured summary of the tools, by capture policy.
     """
 
     provider_id: str
@@ -66,7 +66,7 @@ class ProviderCatalog:
     quarantined: tuple[tuple[str, str], ...] = ()
     hidden: tuple[HiddenText, ...] = ()
     listed_digest: str = ""
-    recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
+    captured: dict[object, CapturedValue] = field(default_factory=dict, repr=False)
 
     def of(self, source: ToolSource | None) -> ProviderCatalog:
         """Return the same tools, with `source` in place of the default source `Builtin`."""
@@ -209,7 +209,7 @@ class Catalog:
         shadowed: Collisions of names.
         collision: Error of two tools of one name, if the agent rejects collisions; `check()` raises it.
         is_lazy: Whether all tools are lazy except those that load skills.
-        recorded: Recorded definitions, by capture policy.
+        captured: Captured definitions, by capture policy.
     """
 
     bindings: Mapping[str, Binding]
@@ -220,9 +220,11 @@ class Catalog:
     shadowed: tuple[Shadowed, ...] = ()
     collision: ToolNameCollision | None = None
     is_lazy: bool = False
-    recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
+    captured: dict[object, CapturedValue] = field(default_factory=dict, repr=False)
     _indexing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-    _recorded_of: dict[tuple[str, ...], dict[object, Recorded]] = field(default_factory=dict, init=False, repr=False)
+    _captured_of: dict[tuple[str, ...], dict[object, CapturedValue]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @classmethod
     def of(cls, parts: Sequence[ProviderCatalog], collisions: Collisions, *, is_lazy: bool = False) -> Catalog:
@@ -236,7 +238,7 @@ class Catalog:
 
     def narrowed(self, bindings: Mapping[str, Binding], **changes: Any) -> Catalog:
         """Return this catalogue with other bindings, whose definitions are recorded separately."""
-        return replace(self, bindings=bindings, recorded=changes.pop("recorded", {}), **changes)
+        return replace(self, bindings=bindings, captured=changes.pop("captured", {}), **changes)
 
     def check(self) -> None:
         """Reject a catalogue with two tools of one name, if the agent's policy is `error`.
@@ -327,11 +329,11 @@ class Catalog:
 
         return SearchIndex(binding.tool for binding in self.searched.values())
 
-    def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
+    def captured_of(self, active: tuple[str, ...]) -> dict[object, CapturedValue]:
         """Return the recorded definitions that are offered while these tools are active."""
-        if len(self._recorded_of) > MOST:
-            self._recorded_of.clear()
-        return self._recorded_of.setdefault(active, {})
+        if len(self._captured_of) > MOST:
+            self._captured_of.clear()
+        return self._captured_of.setdefault(active, {})
 
 
 def _collision(first: Binding, second: Binding) -> ToolNameCollision:

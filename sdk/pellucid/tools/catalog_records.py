@@ -52,7 +52,7 @@ def catalog_json(listing: CatalogListing) -> str | None:
     `is_agent`. `omitted` is the number of characters and items that bounds have removed, if there are any.
     """
     redactors = tuple(listing.policy.redactors) if listing.policy.mode != "full" else ()
-    # Keys of definitions are schema words, as in `Recorder.definitions`.
+    # Keys of definitions are schema words, as in `Capturer.definitions`.
     formats = tuple(redactor for redactor in redactors if redactor is not mask_secret_keys)
     texts: list[str] = []
     size = omitted = 0

@@ -42,7 +42,7 @@ MOVED = {
     ],
     "pellucid.messages": ["ProviderToolDefinition", "ServerToolCall", "ServerToolResult"],
     "pellucid.models": ["OutputSchema", "Price", "PriceTable", "Settings"],
-    "pellucid.observed": ["ObservedProvider"],
+    "pellucid.standalone": ["ObservedProvider"],
     "pellucid.providers": ["ExplainContext", "HubState"],
     "pellucid.reliability": [
         "CircuitBreaker",

@@ -33,7 +33,7 @@ from pellucid import (
 from pellucid.errors import ReliabilityFailFast
 from pellucid.events import EVENTS, Event, RunCompleted
 from pellucid.reliability import CircuitBreaker, Rule, fail_fast, fallback, retry
-from pellucid.telemetry import observable
+from pellucid.telemetry import subscriptions
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
 from support.runs import span_id, within
@@ -87,7 +87,7 @@ def test_a_class_subscribes_to_its_events() -> None:
 def test_type_checkers_know_the_class_of_every_name() -> None:
     """There is one signature of `Agent.on` for each event, in their order."""
     written = re.findall(
-        r'event: Literal\["(.+?)"\], listener: ListenerOf\[events\.(\w+)\]', inspect.getsource(observable)
+        r'event: Literal\["(.+?)"\], listener: ListenerOf\[events\.(\w+)\]', inspect.getsource(subscriptions)
     )
     assert written == [(name, kind.__name__) for name, kind in EVENTS.items()]
 

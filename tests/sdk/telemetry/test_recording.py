@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pellucid import CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
 from pellucid.messages import ToolDefinition
 from pellucid.telemetry import DEFAULT_REDACTORS
-from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry.content import Capturer
 from pellucid.telemetry.sanitize import LEFT_OUT, MARGIN, MAX_DEPTH, MAX_ITEMS
 
 SMALL = CapturePolicy(max_bytes=256)
@@ -70,12 +70,12 @@ def size(text: str | None) -> int:
 def test_whatever_is_recorded_is_valid_json_within_its_bound(value: Any, mode: Any, limit: int) -> None:
     """JSON of any shape and size is recorded as JSON, bounded in bytes, with the same digest every time."""
     policy = CapturePolicy(mode, max_bytes=limit)
-    recorded = Recorder(policy).value(value)
+    recorded = Capturer(policy).value(value)
     parsed(recorded.json)
     assert size(recorded.json) <= limit
     assert recorded.size >= size(recorded.json) or recorded.json == "[]" or "omitted" in str(recorded.json)
-    assert Recorder(policy).value(value) == recorded
-    assert Recorder(CapturePolicy("metadata", max_bytes=limit)).value(value).json is None
+    assert Capturer(policy).value(value) == recorded
+    assert Capturer(CapturePolicy("metadata", max_bytes=limit)).value(value).json is None
 
 
 @given(st.lists(st.text(st.characters(), max_size=200), min_size=1, max_size=30), st.sampled_from([256, 1024]))
@@ -83,28 +83,28 @@ def test_whatever_is_recorded_is_valid_json_within_its_bound(value: Any, mode: A
 def test_a_conversation_is_valid_json_within_its_bound(texts: list[str], limit: int) -> None:
     """The last messages are kept, those before are counted; the digest and size are those of all."""
     messages = [Message("user", text) for text in texts]
-    recorder = Recorder(CapturePolicy("full", max_bytes=limit))
+    capturer = Capturer(CapturePolicy("full", max_bytes=limit))
     for end in range(1, len(messages) + 1):
-        grown = recorder.messages(tuple(messages[:end]))
-    whole = Recorder(CapturePolicy("full", max_bytes=limit)).messages(tuple(messages))
+        grown = capturer.messages(tuple(messages[:end]))
+    whole = Capturer(CapturePolicy("full", max_bytes=limit)).messages(tuple(messages))
     assert grown == whole
     kept = parsed(whole.json)
     assert size(whole.json) <= limit
     assert 1 <= len(kept) == len(messages) - whole.omitted
-    answer = Recorder(CapturePolicy("full", max_bytes=limit)).answer(messages[-1], "content_filter")
+    answer = Capturer(CapturePolicy("full", max_bytes=limit)).answer(messages[-1], "content_filter")
     assert parsed(answer.json)[0]["finish_reason"] == "content_filter"
     assert size(answer.json) <= limit
 
 
 def test_sizes_are_bytes() -> None:
     """A size is that of the text as it is sent, whatever its bound took away."""
-    recorder = Recorder(CapturePolicy("full", max_bytes=1024))
-    assert recorder.value("é" * 100).size == 202
+    capturer = Capturer(CapturePolicy("full", max_bytes=1024))
+    assert capturer.value("é" * 100).size == 202
     assert (
-        recorder.messages((Message("user", "é"),)).size
+        capturer.messages((Message("user", "é"),)).size
         == len('[{"role":"user","parts":[{"type":"text","content":"é"}]}]') + 2
     )
-    assert recorder.value("x" * 100_000).size > 99_000
+    assert capturer.value("x" * 100_000).size > 99_000
 
 
 @pytest.mark.parametrize(
@@ -129,21 +129,21 @@ def test_sizes_are_bytes() -> None:
 )
 def test_what_is_no_json_is_turned_into_it(value: Any, expected: Any) -> None:
     """Data keeps its meaning where JSON has one; other objects are named by their type."""
-    assert parsed(Recorder(CapturePolicy("full")).value(value).json) == expected
+    assert parsed(Capturer(CapturePolicy("full")).value(value).json) == expected
 
 
 def test_the_digest_of_a_set_is_the_same_in_every_process() -> None:
     """Sets, whose order is random, are recorded in order."""
-    recorded = Recorder(CapturePolicy("full")).value({str(number) for number in range(100)})
+    recorded = Capturer(CapturePolicy("full")).value({str(number) for number in range(100)})
     assert parsed(recorded.json) == sorted(map(str, range(100)))
 
 
 def test_depth_and_items_are_bounded() -> None:
     """What is nested too deeply, and what comes after many items, is left out and said to be."""
-    recorder = Recorder(CapturePolicy("full"))
-    assert "nested too deeply" in str(recorder.value(nested(MAX_DEPTH + 1)).json)
-    assert "bottom" in str(recorder.value(nested(MAX_DEPTH - 1)).json)
-    recorded = recorder.value(list(range(MAX_ITEMS + 5)))
+    capturer = Capturer(CapturePolicy("full"))
+    assert "nested too deeply" in str(capturer.value(nested(MAX_DEPTH + 1)).json)
+    assert "bottom" in str(capturer.value(nested(MAX_DEPTH - 1)).json)
+    recorded = capturer.value(list(range(MAX_ITEMS + 5)))
     assert len(parsed(recorded.json)) == MAX_ITEMS
     assert recorded.size == size(recorded.json) + 5
 
@@ -159,7 +159,7 @@ def test_no_more_of_a_value_is_read_than_can_be_recorded(value: Any) -> None:
         seen.append(len(str(leaf)) + 2)
         return leaf
 
-    recorded = Recorder(CapturePolicy(redactors=(note,), max_bytes=1024)).value(value)
+    recorded = Capturer(CapturePolicy(redactors=(note,), max_bytes=1024)).value(value)
     assert sum(seen) < 4096
     assert recorded.size > len(value) / 2
     assert size(recorded.json) <= 1024
@@ -180,11 +180,11 @@ def test_a_value_made_of_secrets_is_examined_up_to_a_bound(place: str, key: str)
     text = place * 400
     policy = CapturePolicy(redactors=(*DEFAULT_REDACTORS, note), max_bytes=1024)
     value = {f"{key}{n}": text for n in range(100)} if key else [text] * 100
-    recorded = Recorder(policy).value(value)
+    recorded = Capturer(policy).value(value)
     assert len(seen) == 1
     assert seen[-1] == LEFT_OUT
     assert recorded.size >= len(text) + 98
-    assert Recorder(policy).text(text * 2) == LEFT_OUT
+    assert Capturer(policy).text(text * 2) == LEFT_OUT
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_value_made_of_secrets_is_examined_up_to_a_bound(place: str, key: str)
 def test_honest_texts_are_examined_to_their_end(line: str) -> None:
     """Names, addresses and digits as dense as logs have them stay below the bound of what is recorded."""
     texts = [line * (1000 // len(line))] * 32
-    recorded = Recorder(CapturePolicy()).value(texts)
+    recorded = Capturer(CapturePolicy()).value(texts)
     assert LEFT_OUT not in str(recorded.json)
     assert len(parsed(recorded.json)) + recorded.omitted == 32
 
@@ -210,13 +210,13 @@ def test_no_part_of_a_message_loses_its_content_alone() -> None:
     """Wherever the part of a value that is read ends, a part of a message with a type has content."""
     for length in range(60, 140):
         message = {"role": "assistant", "parts": [{"type": "text", "content": "x" * length}] * 30}
-        parts = parsed(Recorder(CapturePolicy(max_bytes=1024)).value(message).json)["parts"]
+        parts = parsed(Capturer(CapturePolicy(max_bytes=1024)).value(message).json)["parts"]
         assert {"type": "text"} not in parts, length
 
 
 def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
     """Whole items are kept from the front; the others are counted."""
-    recorded = Recorder(SMALL).value(["x" * 50] * 1000)
+    recorded = Capturer(SMALL).value(["x" * 50] * 1000)
     kept = parsed(recorded.json)
     assert kept == ["x" * 50] * len(kept)
     assert len(kept) + recorded.omitted == 1000
@@ -225,7 +225,7 @@ def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
 @pytest.mark.parametrize("item", [["x" * 100] * 8, {"text": "x" * 500, "others": ["x" * 100] * 4}])
 def test_the_first_item_of_a_list_is_shortened_if_none_fits(item: Any) -> None:
     """A list of large items has its first one, shortened, and the number of the others."""
-    recorded = Recorder(CapturePolicy(max_bytes=640)).value([item] * 3)
+    recorded = Capturer(CapturePolicy(max_bytes=640)).value([item] * 3)
     (kept,) = parsed(recorded.json)
     assert "x" * 16 in str(kept)
     assert recorded.omitted == 2
@@ -233,7 +233,7 @@ def test_the_first_item_of_a_list_is_shortened_if_none_fits(item: Any) -> None:
 
 def test_a_long_text_is_cut_and_says_so() -> None:
     """The beginning stays, and how much is missing."""
-    text = parsed(Recorder(CapturePolicy("full", max_bytes=1024)).value("x" * 2000).json)
+    text = parsed(Capturer(CapturePolicy("full", max_bytes=1024)).value("x" * 2000).json)
     assert text == "x" * 512 + "… [1488 more characters]"
 
 
@@ -244,8 +244,8 @@ def test_a_cut_leaves_no_half_of_a_secret(before: int) -> None:
     policy = CapturePolicy(max_bytes=1024)
     in_value = "x" * (512 - before) + secret + "y" * 5000
     in_text = "x" * (1024 - before) + secret + "y" * 5000
-    assert "correct" not in str(Recorder(policy).value(in_value).json)
-    assert "correct" not in str(Recorder(policy).text(in_text))
+    assert "correct" not in str(Capturer(policy).value(in_value).json)
+    assert "correct" not in str(Capturer(policy).text(in_text))
     assert len(secret) < MARGIN
 
 
@@ -258,29 +258,29 @@ def test_redactors_see_every_leaf_with_the_keys_that_lead_to_it() -> None:
         return None if value == 2 else value
 
     policy = CapturePolicy(redactors=(note,))
-    assert parsed(Recorder(policy).value({"a": {"b": [1, 2]}, "c": True}).json) == {"a": {"b": [1, None]}, "c": True}
+    assert parsed(Capturer(policy).value({"a": {"b": [1, 2]}, "c": True}).json) == {"a": {"b": [1, None]}, "c": True}
     assert seen == [("a/b", 1), ("a/b", 2), ("c", True)]
-    assert Recorder(CapturePolicy(redactors=(lambda path, value: None,))).text("x") is None
+    assert Capturer(CapturePolicy(redactors=(lambda path, value: None,))).text("x") is None
 
 
 def test_full_is_not_redacted() -> None:
     """Mode `full` records secrets, as was asked for."""
-    assert parsed(Recorder(CapturePolicy("full")).value({"password": "hunter2"}).json) == {"password": "hunter2"}
+    assert parsed(Capturer(CapturePolicy("full")).value({"password": "hunter2"}).json) == {"password": "hunter2"}
 
 
 def test_definitions_keep_their_schema_words() -> None:
     """A parameter called `password` is no password; a secret in a default is one."""
     schema = {"type": "object", "properties": {"password": {"type": "string", "default": "sk-abcdefghijklmnop"}}}
     definition = ToolDefinition(name="a", description="d", parameters=schema)
-    (recorded,) = parsed(Recorder(CapturePolicy()).definitions([definition]).json)
+    (recorded,) = parsed(Capturer(CapturePolicy()).definitions([definition]).json)
     assert recorded["parameters"]["properties"] == {"password": {"type": "string", "default": "[redacted]"}}
 
 
 def test_the_digest_is_of_redacted_content() -> None:
     """A digest tells nothing of a secret: it is the same for another one."""
-    recorder = Recorder(CapturePolicy())
-    assert recorder.value({"password": "a"}).digest == recorder.value({"password": "b"}).digest
-    assert recorder.value({"user": "a"}).digest != recorder.value({"user": "b"}).digest
+    capturer = Capturer(CapturePolicy())
+    assert capturer.value({"password": "a"}).digest == capturer.value({"password": "b"}).digest
+    assert capturer.value({"user": "a"}).digest != capturer.value({"user": "b"}).digest
 
 
 def test_a_message_is_recorded_once() -> None:
@@ -291,27 +291,27 @@ def test_a_message_is_recorded_once() -> None:
         counted.append(value)
         return value
 
-    recorder = Recorder(CapturePolicy(redactors=(count,)))
+    capturer = Capturer(CapturePolicy(redactors=(count,)))
     messages: tuple[Message, ...] = ()
     for number in range(50):
         messages = (*messages, Message("user", str(number)))
-        recorder.messages(messages)
+        capturer.messages(messages)
     assert sum(value.isdigit() for value in counted) == 50
 
 
 def test_another_conversation_starts_anew() -> None:
     """A conversation that is no continuation is recorded as what it is."""
-    recorder = Recorder(CapturePolicy())
+    capturer = Capturer(CapturePolicy())
     first, second = Message("user", "first"), Message("user", "second")
-    recorder.messages((first, second))
-    fresh = Recorder(CapturePolicy())
-    assert recorder.messages((second,)) == fresh.messages((second,))
+    capturer.messages((first, second))
+    fresh = Capturer(CapturePolicy())
+    assert capturer.messages((second,)) == fresh.messages((second,))
 
 
 def test_an_answer_has_one_finish_reason() -> None:
     """One that the message brought with it is not repeated."""
     for message in (Message("assistant", "x"), Message("assistant", "x", "stop")):
-        recorded = Recorder(CapturePolicy()).answer(message, "stop").json
+        recorded = Capturer(CapturePolicy()).answer(message, "stop").json
         assert str(recorded).count("finish_reason") == 1
         assert parsed(recorded)[0]["finish_reason"] == "stop"
 
@@ -322,6 +322,6 @@ def test_secrets_in_arguments_and_results_are_masked() -> None:
         Message("assistant", [ToolCall("login", {"password": "hunter2"}, "c1")]),
         Message("tool", [ToolResult("c1", {"access_token": "hunter2", "n": 1})]),
     )
-    text = Recorder(CapturePolicy()).messages(messages).json
+    text = Capturer(CapturePolicy()).messages(messages).json
     assert "hunter2" not in str(text)
     assert parsed(text)[1]["parts"][0]["response"] == {"access_token": "[redacted]", "n": 1}

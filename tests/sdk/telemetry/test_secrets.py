@@ -7,7 +7,7 @@ import pytest
 
 from pellucid import CapturePolicy
 from pellucid.telemetry.capture import mask_secret_keys, mask_secret_shapes
-from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry.content import Capturer
 from pellucid.telemetry.secrets.masking import MASK
 from support.harmless import HARMLESS
 from support.secret_shapes import KEYS, NAMED_PLACES, PLACES, TEXTS, named_value, remains
@@ -44,7 +44,7 @@ def test_secrets_are_recognised_by_their_names(place: str) -> None:
 
 def test_names_of_secrets_are_recognised_in_data() -> None:
     """As keys, beside their value, as the first of a pair and as an option before its value."""
-    recorder = Recorder(CapturePolicy())
+    capturer = Capturer(CapturePolicy())
     for key in KEYS:
         value = named_value(key.name)
         data = [
@@ -53,7 +53,7 @@ def test_names_of_secrets_are_recognised_in_data() -> None:
             {"headers": [("accept", "x"), (key.name, value)]},
             ["run", f"--{key.name}", value],
         ]
-        assert value not in str(recorder.value(data).json), key.name
+        assert value not in str(capturer.value(data).json), key.name
         assert mask_secret_keys((key.name, "x"), value) == MASK
 
 
@@ -128,9 +128,9 @@ COMMANDS = [
 def test_passwords_in_the_arguments_of_commands_are_masked(words: list[str]) -> None:
     """In lists and tuples, and in texts of them, also cut off ones; the arguments around a password stay."""
     expected = [MASK if "hunter2x" in word else word for word in words]
-    recorder = Recorder(CapturePolicy())
+    capturer = Capturer(CapturePolicy())
     for data in (words, {"args": words}, [{"run": words, "n": 1}], (*words,)):
-        recorded = str(recorder.value(data).json)
+        recorded = str(capturer.value(data).json)
         assert json.loads(recorded) == json.loads(json.dumps(data).replace(json.dumps(words), json.dumps(expected)))
     for write in (json.dumps, repr, lambda value: json.dumps({"text": json.dumps({"args": value})})):
         assert masked(write(words)) == write(expected)
@@ -153,7 +153,7 @@ def test_passwords_in_the_arguments_of_commands_are_masked(words: list[str]) -> 
 )
 def test_other_arguments_of_commands_stay(words: list[str]) -> None:
     """Options of other commands and other options of these, stand-ins, and what is before the command."""
-    assert json.loads(str(Recorder(CapturePolicy()).value(words).json)) == words
+    assert json.loads(str(Capturer(CapturePolicy()).value(words).json)) == words
     for text in (json.dumps(words), repr(words)):
         assert masked(text) == text
 
@@ -177,6 +177,6 @@ def test_harmless_texts_stay_as_they_are() -> None:
 )
 def test_harmless_data_stays_as_it_is(value: Any) -> None:
     """Numbers, cursors, counts and lists of names are no secrets, as data and as JSON in a text."""
-    recorder = Recorder(CapturePolicy())
-    assert json.loads(str(recorder.value(value).json)) == value
+    capturer = Capturer(CapturePolicy())
+    assert json.loads(str(capturer.value(value).json)) == value
     assert masked(json.dumps(value)) == json.dumps(value)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pellucid import CapturePolicy
 from pellucid.telemetry.capture import mask_secret_shapes
-from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry.content import Capturer
 from pellucid.telemetry.sanitize import LEFT_OUT
 from pellucid.telemetry.secrets.masking import MASK, mask_text
 
@@ -133,7 +133,7 @@ def test_text_is_masked_as_data_is(form: str) -> None:
         "pass": 3,
         "time_to_first_token": 0.25,
     }
-    data = json.loads(str(Recorder(CapturePolicy()).value(value).json))
+    data = json.loads(str(Capturer(CapturePolicy()).value(value).json))
     read_back = read(masked(write(value)))
     assert (read_back[0] if form == "several" else read_back) == data
 
@@ -224,6 +224,6 @@ def test_places_without_a_secret_count(piece: str) -> None:
 def test_work_is_bounded(piece: str) -> None:
     """A text that takes too much work is left out, never recorded as it was."""
     text = '{"password": "' + MARK + '"} [value ' + piece * (16_000 // len(piece))
-    recorded = str(Recorder(CapturePolicy()).value([text] * 5).json)
+    recorded = str(Capturer(CapturePolicy()).value([text] * 5).json)
     assert MARK not in recorded
     assert LEFT_OUT in recorded or MASK in recorded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from opentelemetry import metrics
 
-from pellucid_exporters.recorder.metrics.recording import Recording
+from pellucid_exporters.recorder.metrics.measurements import Measurements
 from pellucid_exporters.sdk_internals import ApiGauge
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Recorded(metrics.Synchronous):
     def __init__(self, instrument: Any, consumer: SynchronousMeasurementConsumer) -> None:
         self.name, self.unit, self.description = instrument.name, instrument.unit, instrument.description
         self.instrumentation_scope = instrument.instrumentation_scope
-        self.recording = Recording(instrument, consumer)
+        self.recording = Measurements(instrument, consumer)
         self._sdk = instrument
         self._record = self.recording.add
 

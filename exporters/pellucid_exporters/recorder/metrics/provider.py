@@ -29,7 +29,7 @@ from pellucid_exporters.recorder.metrics.instruments import (
     RecordedT,
     RecordedUpDownCounter,
 )
-from pellucid_exporters.recorder.metrics.recording import exclusive
+from pellucid_exporters.recorder.metrics.measurements import exclusive
 from pellucid_exporters.recorder.names import is_own
 from pellucid_exporters.sdk_internals import ApiGauge
 

@@ -153,22 +153,17 @@ def read_arguments(tool: Tool, request: ToolCall) -> tuple[JSONObject, ToolError
     The error does not repeat values, because they may be secret.
     """
     arguments: object = request.arguments or {}
-    problem = ""
-    if isinstance(arguments, str):
-        try:
+    try:
+        if isinstance(arguments, str):
             arguments = json.loads(arguments, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            problem = f"are not JSON: {error}. Send one JSON object."
-    if not problem:
         if not isinstance(arguments, dict):
             problem = "are not a JSON object. Send one JSON object."
+        elif tool.validator.accepts(arguments) or not (issues := tool.validator.issues(arguments)):
+            return arguments, None
         else:
-            try:
-                if tool.validator.accepts(arguments) or not (issues := tool.validator.issues(arguments)):
-                    return arguments, None
-                problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
-            except (TypeError, ValueError, RecursionError) as error:  # of a value that JSON does not have
-                problem = f"are not JSON: {error}. Send one JSON object."
+            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
+    except (TypeError, ValueError, RecursionError) as error:  # also of values that JSON does not have
+        problem = f"are not JSON: {error}. Send one JSON object."
     return {}, ToolError(f"The arguments of {tool.name!r} {problem}", error_type=INVALID_ARGUMENTS)
 
 

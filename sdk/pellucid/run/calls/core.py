@@ -65,7 +65,7 @@ def in_span(handler: Handler) -> CallHandler:
                 result = failure_of(call.request, error, run.limits.max_result_bytes)
             if note is not None:
                 result = with_note(result, note)
-            b.record_output(lambda recorder: recorder.value(result.to_dict()["response"]))
+            b.capture_output(lambda capturer: capturer.value(result.to_dict()["response"]))
             return result
 
     return run_in_span
@@ -213,7 +213,7 @@ def progress_of(
         if not scope.has_listener(ToolProgress.name):
             return
         try:
-            clean = scope.recorder.clean(value)
+            clean = scope.capturer.clean(value)
         except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
             scope.fault("recording", error)
             return

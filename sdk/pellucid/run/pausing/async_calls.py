@@ -198,7 +198,7 @@ async def narrow(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
     added = status if state.calls.is_open else None
     offered = await run.selection.narrow(b, catalog, run.conversation.messages, added)
     callable_ = {**offered.callable, tool.name: status}
-    return offered.narrowed(offered.bindings, callable=callable_, recorded=offered.recorded)
+    return offered.narrowed(offered.bindings, callable=callable_, captured=offered.captured)
 
 
 def _status_tool(run: Run) -> MetaTool:

@@ -57,7 +57,7 @@ def exclusive() -> Iterator[bool]:
         _here.is_inside = False
 
 
-class Recording:
+class Measurements:
     """Measurements of one synchronous instrument, on their way to the SDK's aggregations of each reader."""
 
     def __init__(self, instrument: Any, consumer: SynchronousMeasurementConsumer) -> None:
@@ -65,7 +65,7 @@ class Recording:
         self._tag = tagger_of(consumer._sdk_config.exemplar_filter)
         self._known: dict[tuple[Any, ...] | None, Series] = {}
         self._start()
-        in_child(self, Recording._start)
+        in_child(self, Measurements._start)
 
     def _start(self) -> None:
         """Start without measurements, also in a forked child."""

@@ -29,7 +29,7 @@ MAX_LABEL = 1024
 MOST_LABELS = 1024
 
 
-class Recorded(NamedTuple):
+class CapturedValue(NamedTuple):
     """Recording of one value.
 
     Attributes:
@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
     repeated: int = 0
     recorded_on: str | None = None
 
-    def within(self, limit: int) -> Recorded:
+    def within(self, limit: int) -> CapturedValue:
         """Return the recording with its JSON shortened to `limit` bytes."""
         if self.json is None or size_of(self.json) <= limit:
             return self
@@ -57,7 +57,7 @@ class Recorded(NamedTuple):
 
 
 class _Fragment(NamedTuple):
-    """Recorded message; it holds a reference to the message, so that the message's id is not reused."""
+    """Captured message; it holds a reference to the message, so that the message's id is not reused."""
 
     message: Message
     json: str
@@ -108,8 +108,8 @@ class _Chain:
         return f"[{','.join([fragment.json for fragment in new[omitted:]])}]", omitted
 
 
-class Recorder:
-    """Recorder of the content of one run under one policy.
+class Capturer:
+    """Capturer of the content of one run under one policy.
 
     Attributes:
         policy: Capture policy.
@@ -124,11 +124,11 @@ class Recorder:
         self._seen: dict[str, str] = {}
         self._labels: dict[str, str | None] = {}
 
-    def value(self, value: JSONValue) -> Recorded:
+    def value(self, value: JSONValue) -> CapturedValue:
         """Record any value."""
         return self._recorded(*self._encode(value, self._redactors))
 
-    def facts(self, value: JSONValue) -> Recorded:
+    def facts(self, value: JSONValue) -> CapturedValue:
         """Record a value created by Pellucid, which is valid JSON without secrets."""
         return self._recorded(dumps(value))
 
@@ -154,11 +154,11 @@ class Recorder:
             self._labels[text] = self.text(text, MAX_LABEL)
         return self._labels[text]
 
-    def messages(self, messages: Sequence[Message]) -> Recorded:
+    def messages(self, messages: Sequence[Message]) -> CapturedValue:
         """Record a whole conversation; if it is too big, its oldest messages are omitted and counted."""
         return self._since(self._follow(messages), 0)
 
-    def new_messages(self, messages: Sequence[Message], span_id: str) -> Recorded:
+    def new_messages(self, messages: Sequence[Message], span_id: str) -> CapturedValue:
         """Record the messages of a growing conversation that the previous call, on another span, has not recorded."""
         chain = self._follow(messages)
         recorded = self._since(chain, chain.recorded, chain.recorded_on)
@@ -169,18 +169,20 @@ class Recorder:
         """Return the hash of a conversation."""
         return self._follow(messages).digest.hex()
 
-    def answer(self, message: Message, finish_reason: str) -> Recorded:
+    def answer(self, message: Message, finish_reason: str) -> CapturedValue:
         """Record a model's answer as output messages with the finish reason."""
         fragment = self._fragment(message)
         reason = "" if message.finish_reason else f',"finish_reason":{dumps(finish_reason)}'
         text = f"[{fragment.json[:-1]}{reason}}}]"
-        return Recorded(json=text if self.policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
+        return CapturedValue(
+            json=text if self.policy.content else None, digest=fragment.digest.hex(), size=fragment.size
+        )
 
-    def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
+    def definitions(self, definitions: Iterable[ToolDefinition]) -> CapturedValue:
         """Record tool definitions."""
         return self.schemas([definition.to_dict() for definition in definitions])
 
-    def schemas(self, value: JSONValue) -> Recorded:
+    def schemas(self, value: JSONValue) -> CapturedValue:
         """Record a value whose keys are words of schemas and options, so that redactors apply only to its values."""
         redactors = tuple(redactor for redactor in self._redactors if redactor is not mask_secret_keys)
         return self._recorded(*self._encode(value, redactors))
@@ -193,7 +195,7 @@ class Recorder:
         return True
 
     def mark(self) -> Callable[[], None]:
-        """Return a function that resets the recorder to its current state, so that another span records again."""
+        """Return a function that resets the capturer to its current state, so that another span records again."""
         chain, latest = self._chain, self._latest.copy()
         recorded, recorded_on = chain.recorded, chain.recorded_on
 
@@ -207,7 +209,7 @@ class Recorder:
         """Return the content of a span, which is empty."""
         return Content(self, span)
 
-    def referring(self, recorded: Recorded, span_id: str) -> Recorded:
+    def referring(self, recorded: CapturedValue, span_id: str) -> CapturedValue:
         """Return `recorded`, or a reference to the span of this run that has the same content."""
         holder = self._seen.setdefault(recorded.digest, span_id)
         return recorded if holder is span_id else recorded._replace(json=f'{{"recorded_on":"{holder}"}}')
@@ -220,11 +222,11 @@ class Recorder:
             self._chain.add(self._fragment(message))
         return self._chain
 
-    def _since(self, chain: _Chain, first: int, holder: str | None = None) -> Recorded:
+    def _since(self, chain: _Chain, first: int, holder: str | None = None) -> CapturedValue:
         if not self.policy.content:
-            return Recorded(None, chain.digest.hex(), chain.size)
+            return CapturedValue(None, chain.digest.hex(), chain.size)
         text, omitted = chain.last(first, self.policy.max_bytes)
-        return Recorded(text, chain.digest.hex(), chain.size, omitted, first, holder)
+        return CapturedValue(text, chain.digest.hex(), chain.size, omitted, first, holder)
 
     def _fragment(self, message: Message) -> _Fragment:
         fragment = self._fragments.get(id(message))
@@ -236,13 +238,13 @@ class Recorder:
             fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, len(data) + removed)
         return fragment
 
-    def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> Recorded:
+    def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> CapturedValue:
         data = text.encode()
         digest, size = blake2b(data, digest_size=16).hexdigest(), len(data) + removed
         if not self.policy.content:
-            return Recorded(None, digest, size)
+            return CapturedValue(None, digest, size)
         shorter, omitted = (text, 0) if len(data) <= self.policy.max_bytes else bounded(text, self.policy.max_bytes)
-        return Recorded(shorter, digest, size, omitted + unread)
+        return CapturedValue(shorter, digest, size, omitted + unread)
 
     def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int, int]:
         """Return JSON, the number of characters and items omitted, and the number of items if `value` is a list."""
@@ -250,7 +252,7 @@ class Recorder:
         return dumps(cleaner.clean(value)), cleaner.removed, cleaner.omitted
 
 
-Record: TypeAlias = Callable[[Recorder], Recorded]
+CaptureFunction: TypeAlias = Callable[[Capturer], CapturedValue]
 """Returns the recording of a value; called only if the span records."""
 
 _REFERABLE: Final = frozenset({semconv.INPUT, semconv.OUTPUT})
@@ -268,14 +270,14 @@ class Content:
         attributes: Attributes for the span.
     """
 
-    def __init__(self, recorder: Recorder, span: Span) -> None:
-        self._recorder = recorder
+    def __init__(self, capturer: Capturer, span: Span) -> None:
+        self._capturer = capturer
         self._span = span
-        self._remaining = recorder.policy.max_span_bytes
+        self._remaining = capturer.policy.max_span_bytes
         self._omitted: dict[str, int] = {}
         self.attributes: dict[str, AttributeValue] = {}
 
-    def add(self, attribute: str, record: Record, digest: str | None = None, size: str | None = None) -> None:
+    def add(self, attribute: str, record: CaptureFunction, digest: str | None = None, size: str | None = None) -> None:
         """Record one value, shortened to the remaining bytes of the span.
 
         Args:
@@ -284,10 +286,10 @@ class Content:
             digest: Attribute for the digest.
             size: Attribute for the size.
         """
-        recorded = record(self._recorder)
+        recorded = record(self._capturer)
         if recorded.json is not None:
             if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
-                recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
+                recorded = self._capturer.referring(recorded, format_span_id(self._span.get_span_context().span_id))
             length = size_of(recorded.json or "")
             if length > self._remaining:
                 recorded = recorded.within(self._remaining)
@@ -306,7 +308,7 @@ class Content:
         if digest is not None and size is not None:
             self.attributes[digest], self.attributes[size] = recorded.digest, recorded.size
 
-    def add_new(self, attribute: str, version: str, record: Record) -> None:
+    def add_new(self, attribute: str, version: str, record: CaptureFunction) -> None:
         """Record a value, unless the run has already recorded this version of it."""
-        if self._recorder.is_new(attribute, version):
+        if self._capturer.is_new(attribute, version):
             self.add(attribute, record)

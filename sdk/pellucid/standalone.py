@@ -22,7 +22,7 @@ from pellucid.run.dispatch import handle
 from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.selection import Policy
 from pellucid.selection.permission import Permissions
-from pellucid.telemetry import Listeners, Observable, Pipeline, Scope, enter_scope, leave_scope
+from pellucid.telemetry import Listeners, Pipeline, Scope, Subscribable, enter_scope, leave_scope
 from pellucid.tools import Tool
 from pellucid.tools.catalog import Catalog, Catalogs
 from pellucid.tools.catalog_cache import Remembered
@@ -31,7 +31,7 @@ from pellucid.types import DepsT, DepsT_contra, JSONObject
 __all__ = ["ObservedProvider", "observe"]
 
 
-class ObservedProvider(Observable, Generic[DepsT_contra]):
+class ObservedProvider(Subscribable, Generic[DepsT_contra]):
     """Result of `observe`; also a provider with the id and the optional attributes of the wrapped one.
 
     Attributes:

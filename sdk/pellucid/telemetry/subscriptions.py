@@ -18,7 +18,7 @@ ListenerOf: TypeAlias = Callable[[EventT], object]
 Unsubscribe: TypeAlias = Callable[[], None]
 
 
-class Observable:
+class Subscribable:
     """Object whose events can be subscribed to."""
 
     @property
