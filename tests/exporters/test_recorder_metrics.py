@@ -53,7 +53,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from pellucid import semconv
 from pellucid_exporters.prometheus.reader import PrometheusReader
-from pellucid_exporters.recorder.metrics import aggregations, recording
+from pellucid_exporters.recorder.metrics import aggregations, measurements
 from pellucid_exporters.recorder.metrics.measurements import MOST_WAITING
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
 from pellucid_exporters.recorder.metrics.trial import needs_sdk
@@ -581,7 +581,7 @@ def test_garbage_collection_records_at_any_time() -> None:
 
 def test_many_series_are_found_by_a_bounded_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """More series than the table holds are counted all the same."""
-    monkeypatch.setattr(recording, "MOST_KNOWN", 3)
+    monkeypatch.setattr(measurements, "MOST_KNOWN", 3)
     reader = InMemoryMetricReader()
     add = make_instruments(make_provider(RecorderMeterProvider, [reader]))["counter"]
     for number in range(40):

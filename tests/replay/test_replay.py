@@ -275,7 +275,8 @@ async def test_limits_keep_their_names_in_recordings() -> None:
     assert json.loads(recorded)["limits"] == {"deadline": 60.0, "max_iterations": 5}
     assert rebuilt_setup(passes_of(tape)).limits == Limits(timeout=60.0, max_iterations=5)
     (await replay(None, tape)).check()
-    tape.spans[0].attributes[semconv.AGENT_CONFIGURATION] = recorded.replace("deadline", "timeout")
+    attributes: Any = tape.spans[0].attributes
+    attributes[semconv.AGENT_CONFIGURATION] = recorded.replace("deadline", "timeout")
     assert rebuilt_setup(passes_of(tape)).limits == Limits(timeout=60.0, max_iterations=5)
 
 

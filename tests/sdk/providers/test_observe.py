@@ -193,7 +193,8 @@ async def test_progress_of_a_predicate() -> None:
         ctx.progress("thinking")
         return False
 
-    hub, events = observe(static_tools([replace(pay, needs_approval=is_large)])), []
+    hub = observe(static_tools([replace(pay, needs_approval=is_large)]))
+    events: list[ToolProgress] = []
     hub.on(ToolProgress.name, events.append)
     assert not (await within(hub.call_tool("pay", {"amount": 1}))).is_error
     await anyio.wait_all_tasks_blocked()
