@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from typing_extensions import TypeForm
 
 from pellucid.approvals.checkpoint import Checkpoint
+from pellucid.approvals.decisions import Decision
+from pellucid.approvals.external import ExternalResult
 from pellucid.concurrency.block import Within
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.concurrency.tasks import in_event_loop, load_backend
 from pellucid.context import DiscoveryContext, Identity
+from pellucid.errors import CheckpointError
 from pellucid.messages import Message
 from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
 from pellucid.run.loop import execute
@@ -26,6 +29,7 @@ from pellucid.setup import copied, make_setup
 from pellucid.signatures import shows
 from pellucid.telemetry import Listeners, Subscribable
 from pellucid.telemetry.scope import load_capture
+from pellucid.text import excerpt
 from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from pellucid.run.stream import RunStream
     from pellucid.run.warm_up import BackgroundWarmUp
     from pellucid.selection import Explanation
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -392,6 +398,21 @@ def _background(configuration: Callable[[], Configuration]) -> BackgroundWarmUp:
 
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
-    decisions = tuple(options.get("decisions", ()))
-    results = tuple(options.get("results", ()))
+    decisions = _all_of(Decision, "decisions", options.get("decisions", ()))
+    results = _all_of(ExternalResult, "results", options.get("results", ()))
     return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
+
+
+def _all_of(kind: type[_T], option: str, values: object) -> tuple[_T, ...]:
+    """Return the values of an option of `resume`.
+
+    Raises:
+        CheckpointError: they are no sequence of this type.
+    """
+    listed = tuple(values) if isinstance(values, Iterable) else (None,)
+    if not all(isinstance(value, kind) for value in listed):
+        raise CheckpointError(
+            f"{option}={excerpt(repr(values))} of Agent.resume() is not a sequence of {kind.__name__} objects; "
+            f"make one for each of the result's `{'approvals' if kind is Decision else 'external'}`"
+        )
+    return listed

@@ -9,6 +9,7 @@ from pellucid.approvals import Claims, Decision, ExternalResult
 from pellucid.context import CancelToken, Identity, Limits
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, Settings
+from pellucid.signatures import check_names
 from pellucid.telemetry import Pipeline
 from pellucid.tools import Tool
 from pellucid.tools.catalog import RegistryMode
@@ -139,9 +140,7 @@ def check_options(function: str, options: Mapping[str, object], allowed: type[An
     Raises:
         TypeError: a name is unknown, or a required one is missing.
     """
-    for name in options:
-        if name not in allowed.__annotations__:
-            raise TypeError(f"{function} got an unexpected keyword argument {name!r}")
+    check_names(function, options, allowed)
     for name in sorted(allowed.__required_keys__):
         if name not in options:
             raise TypeError(f"{function} missing 1 required keyword-only argument: {name!r}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
 from typing import Any, Final, TypeVar
+
+from pellucid.text import close_to
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -21,6 +23,18 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "warm": False,
 }
 """Values of options that are not given; of all others None."""
+
+
+def check_names(function: str, options: Iterable[str], allowed: type[Any]) -> None:
+    """Check the names of keyword arguments against those of a `TypedDict`, as Python does for parameters.
+
+    Raises:
+        TypeError: a name is unknown; the text suggests similar ones.
+    """
+    for name in options:
+        if name not in allowed.__annotations__:
+            similar = close_to(name, allowed.__annotations__)
+            raise TypeError(f"{function} got an unexpected keyword argument {name!r}{similar and f'. {similar}'}")
 
 
 def shows(options: type[Any], defaults: Mapping[str, object] = DEFAULTS) -> Callable[[FunctionT], FunctionT]:

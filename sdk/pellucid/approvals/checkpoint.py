@@ -120,7 +120,10 @@ class Checkpoint:
         from pellucid.approvals.stored import validated
 
         if not isinstance(data, Mapping) or "version" not in data:
-            raise CheckpointError("not a checkpoint; pass the `checkpoint` of a paused run's RunResult to resume()")
+            remedy = "as a JSON object, which `json.loads` makes of a text"
+            raise CheckpointError(
+                f"not a checkpoint; pass resume() the `checkpoint` of a paused run's result, {remedy}"
+            )
         if data["version"] not in (VERSION - 1, VERSION):
             raise CheckpointError(
                 f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads versions 1 to "

@@ -79,7 +79,7 @@ def handle(
     binding = catalog.bindings.get(request.name) or catalog.find_listed(request.name)
     tool = binding.tool if binding is not None else None
     kind = Kind(run.journal.is_durable, slots is not None, tool.call_kind if tool is not None else None)
-    handler = run.setup.handlers.get(kind) or handler_of(run.setup, kind, tool)
+    handler = run.setup.handlers.get(kind) or handler_of(run.setup, kind)
     return handler(run, Requested(request, binding, catalog, approvals, slots))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from pellucid.approvals.external import ExternalRequest
 from pellucid.run.loop import conclude, opened
-from pellucid.run.pausing.external import adopt, apply_results
+from pellucid.run.pausing.external_calls import adopt, apply_results
 from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.state import Run
 

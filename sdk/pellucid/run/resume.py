@@ -17,8 +17,8 @@ from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.journal import Folded
 from pellucid.run.outcomes import AWAITING, Paused, Waiting
-from pellucid.run.pausing.async_calls import emit_continued
-from pellucid.run.pausing.external import apply_results, restore, results_in_place
+from pellucid.run.pausing.delivery import emit_continued
+from pellucid.run.pausing.external_calls import apply_results, restore, results_in_place
 from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.pausing.state import pending
 from pellucid.run.state import Run

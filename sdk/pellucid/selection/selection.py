@@ -236,5 +236,5 @@ def _without_inactive(
         callable={**catalog.callable, **catalog.lazy, **metas},
         refuse=refuse,
         discovering=frozenset(metas),
-        recorded=catalog.captured_of(active),
+        captured=catalog.captured_of(active),
     )

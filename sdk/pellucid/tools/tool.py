@@ -14,6 +14,7 @@ from typing import (
     Final,
     Generic,
     Literal,
+    NamedTuple,
     ParamSpec,
     Protocol,
     Self,
@@ -32,6 +33,7 @@ from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
 from pellucid.module_names import renamed
+from pellucid.signatures import check_names
 from pellucid.tools.functions import is_async, name_of, wrapped
 from pellucid.tools.hidden_bytes import may_hide
 from pellucid.tools.schema import OutputValidator, Validator
@@ -107,6 +109,22 @@ Params = ParamSpec("Params")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 FunctionT_co = TypeVar("FunctionT_co", covariant=True)
+
+
+class CallKind(NamedTuple):
+    """Properties of a tool that decide through which links its calls pass; see `pellucid.run.calls.chain`.
+
+    Attributes:
+        is_meta: Whether the tool discovers others.
+        execution: As for `Tool`.
+        serial: As for `Tool`.
+        may_ask: Whether a person may have to approve calls.
+    """
+
+    is_meta: bool
+    execution: Execution | None
+    serial: bool
+    may_ask: bool
 
 
 @renamed(deadline="expires_in")
@@ -217,9 +235,9 @@ class Tool(Generic[DepsT_contra]):
         return replace(self, name=name)
 
     @cached_property
-    def call_kind(self) -> tuple[object, ...]:
-        """Properties that decide which links a call passes through; see `pellucid.run.calls.chain`."""
-        return type(self), self.execution, self.serial, self.needs_approval is not False
+    def call_kind(self) -> CallKind:
+        """What decides through which links a call passes."""
+        return CallKind(isinstance(self, MetaTool), self.execution, self.serial, self.needs_approval is not False)
 
     @cached_property
     def definition(self) -> ToolDefinition:
@@ -482,9 +500,11 @@ def tool(
         on_invalid_output: What to do with a result that does not fit: `error`, `report`, or None; see `Tool`.
 
     Raises:
+        TypeError: an option is unknown.
         ConfigError: an option has no meaning, the function's parameters cannot be described in JSON Schema, or it is
             or wraps a tool, whose options would be lost.
     """
+    check_names("tool()", options, ToolOptions)
 
     def create(function: Callable[..., Any]) -> FunctionTool[Callable[..., Any]]:
         from pellucid.tools.signature import signature_of

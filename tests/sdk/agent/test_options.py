@@ -7,7 +7,8 @@ from typing import Any, Literal, assert_type
 
 import pytest
 
-from pellucid import Agent, AgentOptions, Identity, ResumeOptions, RunOptions, RunResult
+from pellucid import Agent, AgentOptions, Decision, Identity, ResumeOptions, RunOptions, RunResult, tool
+from pellucid.errors import CheckpointError
 from pellucid.testing import ScriptedModel
 
 pytestmark = pytest.mark.usefixtures("quiet_opentelemetry")
@@ -26,8 +27,12 @@ def test_an_agent_without_a_model_is_refused() -> None:
 
 def test_an_unknown_option_is_refused_by_its_name() -> None:
     """Of an agent, and of each entry point."""
-    with pytest.raises(TypeError, match=r"Agent\(\) got an unexpected keyword argument 'modle'"):
+    with pytest.raises(
+        TypeError, match=r"Agent\(\) got an unexpected keyword argument 'modle'. Did you mean 'model'\?"
+    ):
         Agent("a", model=ScriptedModel(), modle=1)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"tool\(\) got an unexpected keyword argument 'approval'. .*'needs_approval'"):
+        tool(approval=True)  # type: ignore[call-overload]
     made = agent()
     with pytest.raises(TypeError, match=r"Agent.run_sync\(\) got an unexpected keyword argument 'claims'"):
         made.run_sync("x", claims=None)  # type: ignore[call-overload]
@@ -37,6 +42,15 @@ def test_an_unknown_option_is_refused_by_its_name() -> None:
         made.resume_sync({}, history=())  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Agent.resume_stream\(\) got an unexpected keyword argument 'decision'"):
         made.resume_stream({}, decision=())  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("decisions", [[True], {"a": True}, "a", Decision("a", approved=True)], ids=repr)
+def test_what_are_no_decisions_is_refused(decisions: Any) -> None:
+    """With the class whose objects they must be; so are results."""
+    with pytest.raises(CheckpointError, match=r"^decisions=.* is not a sequence of Decision objects; .*`approvals`"):
+        agent().resume_sync({}, decisions=decisions)
+    with pytest.raises(CheckpointError, match=r"^results=.* is not a sequence of ExternalResult objects; .*`external`"):
+        agent().resume_sync({}, results=decisions)
 
 
 @pytest.mark.anyio

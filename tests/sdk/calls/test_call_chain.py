@@ -9,7 +9,7 @@ import pytest
 from bench.measure import first_run
 from pellucid import Agent, Reliability, Tool, observe, static_tools
 from pellucid.reliability import Rule, ok
-from pellucid.run.calls.chain import LINKS, Need, chain_of
+from pellucid.run.calls.chain import LINKS, Kind, Need, chain_of
 from pellucid.testing import ScriptedModel
 
 ORDER: Final = (
@@ -27,7 +27,8 @@ async def run(arguments: Any, ctx: Any) -> str:
 def names(tool: Tool | None, *, is_durable: bool = False, is_one_of_several: bool = False, **options: Any) -> str:
     """Return the names of the links that a call passes through."""
     setup = Agent("a", model=ScriptedModel("x"), **options)._setup
-    return " ".join(link.name for link in chain_of(Need(setup, is_durable, is_one_of_several, tool)))
+    kind = Kind(is_durable, is_one_of_several, tool.call_kind if tool is not None else None)
+    return " ".join(link.name for link in chain_of(Need(setup, kind)))
 
 
 def test_the_order_of_the_links() -> None:
@@ -60,7 +61,7 @@ def test_a_call_outside_of_a_run_passes_through_the_same_chain(options: dict[str
     """With `unattended` in place of the links that end or pause a run."""
     tool = Tool(name="work", run=run, **options)
     setup = observe(static_tools([tool]), policy=lambda _request: "allow")._setup
-    links = chain_of(Need(setup, is_durable=False, is_one_of_several=False, tool=tool))
+    links = chain_of(Need(setup, Kind(is_durable=False, is_one_of_several=False, tool=tool.call_kind)))
     assert " ".join(link.name for link in links) == "bound in_span unattended refused run_tool"
 
 

@@ -17,8 +17,9 @@ from pellucid.errors import ToolError
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.core import check_running, context_of, function_of, progress
 from pellucid.run.outcomes import Suspended
-from pellucid.run.pausing.async_calls import emit_late, pending_result, register, settle
+from pellucid.run.pausing.async_calls import emit_late, register, settle
 from pellucid.run.pausing.async_state import AsyncCall, CallFacts, background_call
+from pellucid.run.pausing.delivery import pending_result
 from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.state import Run
 from pellucid.run.tool_results import failure_text, respond, to_response

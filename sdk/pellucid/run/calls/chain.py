@@ -5,7 +5,8 @@ and calls the next one. `Link` says which calls need it. A chain is built once f
 the links that it needs only, and a module is loaded when its link is needed first. So a call of a plain tool passes
 through its span and its timeout, and through nothing else.
 
-To add a link, write `pellucid/run/calls/<name>.py` with a function of that name, and a line in `LINKS`.
+To add a link, write `pellucid/run/calls/<name>.py` with a function of that name, and a line in `LINKS`, whose order
+`tests/sdk/calls/test_call_chain.py` has, too. What it notes of a call has a name in `pellucid.telemetry.phases`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pellucid.run.calls.call import Call, Requested
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.state import Run, Setup
 from pellucid.telemetry import Boundary
-from pellucid.tools.tool import MetaTool, Tool
+from pellucid.tools.tool import CallKind
 
 Outcome: TypeAlias = ToolResult | Waiting | Suspended | Enqueued
 """What a call leads to: a result, or that it waits for somebody."""
@@ -36,37 +37,39 @@ Handler: TypeAlias = Callable[[Run, Boundary, Call], Awaitable[Any]]
 
 
 class Kind(NamedTuple):
-    """Calls that share a chain.
+    """Calls of an agent that share a chain.
 
     Attributes:
         is_durable: Whether the run has a journal.
         is_one_of_several: Whether the message has other calls, too.
-        tool: `Tool.call_kind`; None if there is no tool of the name.
+        tool: Kind of the tool; None if there is none of the name. What differs between tools of one kind, such as the
+            name, a link finds out when it is called.
     """
 
     is_durable: bool
     is_one_of_several: bool
-    tool: tuple[object, ...] | None
+    tool: CallKind | None
 
 
 class Need(NamedTuple):
-    """What the links of a call are selected by.
+    """What the links of calls are selected by.
 
     Attributes:
         setup: Configuration of the agent.
-        is_durable: Whether the run has a journal.
-        is_one_of_several: Whether the message has other calls, too.
-        tool: The tool; None if there is none of the name.
+        kind: The calls.
     """
 
     setup: Setup
-    is_durable: bool
-    is_one_of_several: bool
-    tool: Tool | None
+    kind: Kind
+
+    @property
+    def tool(self) -> CallKind | None:
+        """Kind of the tool; None if there is none of the name."""
+        return self.kind.tool
 
     @property
     def in_run(self) -> bool:
-        """Whether the call is that of a run, and not of `observe()`."""
+        """Whether the calls are those of runs, and not of `observe()`."""
         return not self.setup.is_standalone
 
     @property
@@ -96,17 +99,17 @@ LINKS: Final = (
     Link(
         "in_turn",
         "first: a call that waits for others has neither a span nor read arguments",
-        lambda need: need.in_run and (need.is_one_of_several or (need.tool is not None and need.tool.serial)),
+        lambda need: need.in_run and (need.kind.is_one_of_several or (need.tool is not None and need.tool.serial)),
     ),
     Link("bound", "reads the arguments when the call has its turn: all links after it have a `Call`", module="core"),
-    Link("journalled", "around the span: what is written has ended", lambda need: need.is_durable),
+    Link("journalled", "around the span: what is written has ended", lambda need: need.kind.is_durable),
     Link(
         "approved",
         "around the span: a call that waits for a person has none",
-        lambda need: need.in_run and need.tool is not None and (need.has_policy or _may_ask(need.tool)),
+        lambda need: need.in_run and need.tool is not None and (need.has_policy or need.tool.may_ask),
     ),
     Link("in_span", "the span: what the links after it return or raise is a result", module="core"),
-    Link("begun", "once, before the tool is tried", lambda need: need.is_durable and need.tool is not None),
+    Link("begun", "once, before the tool is tried", lambda need: need.kind.is_durable and need.tool is not None),
     Link(
         "guarded",
         "around the permission: each further attempt asks for it again",
@@ -123,7 +126,11 @@ LINKS: Final = (
         "right before the tool: nothing that takes time is between the permission and the tool",
         lambda need: need.in_run and need.tool is not None and need.has_policy,
     ),
-    Link("activating", "knows a halt of the policy from the tool itself", lambda need: isinstance(need.tool, MetaTool)),
+    Link(
+        "activating",
+        "knows a halt of the policy from the tool itself",
+        lambda need: need.tool is not None and need.tool.is_meta,
+    ),
     Link(
         "background",
         "last: starts the tool, and does not wait for it",
@@ -144,19 +151,14 @@ LINKS: Final = (
 """The links from the first that a call enters to the last."""
 
 
-def _may_ask(tool: Tool) -> bool:
-    return tool.needs_approval is not False
-
-
 def chain_of(need: Need) -> list[Link]:
     """Return the links that a call passes through."""
     return [link for link in LINKS if link.is_needed(need)]
 
 
-def handler_of(setup: Setup, kind: Kind, tool: Tool | None) -> TurnHandler:
+def handler_of(setup: Setup, kind: Kind) -> TurnHandler:
     """Return a new chain for calls of a kind, which the agent keeps."""
-    need = Need(setup, kind.is_durable, kind.is_one_of_several, tool)
-    setup.handlers[kind] = handler = _composed(chain_of(need))
+    setup.handlers[kind] = handler = _composed(chain_of(Need(setup, kind)))
     return handler
 
 

@@ -10,7 +10,7 @@ from pellucid.instants import instant
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.core import check_running, context_of, progress, within_timeout
 from pellucid.run.outcomes import Enqueued
-from pellucid.run.pausing.external import add_dispatched
+from pellucid.run.pausing.external_calls import add_dispatched
 from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary

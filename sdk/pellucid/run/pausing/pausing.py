@@ -12,9 +12,10 @@ from typing_extensions import override
 from pellucid.approvals.checkpoint import Checkpoint, in_trace
 from pellucid.approvals.external import ExternalRequest
 from pellucid.run.outcomes import Paused
-from pellucid.run.pausing.async_calls import cancel_running, deliver, narrow, stop_all
+from pellucid.run.pausing.async_calls import cancel_running, stop_all
 from pellucid.run.pausing.async_state import background_call
-from pellucid.run.pausing.external import cancel_all, requests_of
+from pellucid.run.pausing.delivery import deliver, narrow
+from pellucid.run.pausing.external_calls import cancel_all, requests_of
 from pellucid.run.pausing.pause import pause, suspend, withdraw
 from pellucid.run.pausing.state import Pending
 from pellucid.run.state import Run

@@ -14,8 +14,9 @@ from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.messages import ToolResult, dump_part
 from pellucid.run.journal import Registration
 from pellucid.run.outcomes import Enqueued
-from pellucid.run.pausing.async_calls import emit_late, pending_result, register, settle
+from pellucid.run.pausing.async_calls import emit_late, register, settle
 from pellucid.run.pausing.async_state import AsyncCall, AsyncCalls, CallFacts
+from pellucid.run.pausing.delivery import pending_result
 from pellucid.run.pausing.state import pending
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_response
