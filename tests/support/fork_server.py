@@ -2,8 +2,8 @@
 
 Importing the SDKs of OpenTelemetry, MCP and the vendors takes one to two CPU seconds, and tests start hundreds of
 processes. `main` takes the path of a socket. A client sends a request (JSON: arguments, environment, folder) with
-its standard streams, gets the id of the process that runs it, and, when that has ended, its exit status. The process
-gets SIGIO, which ends it, when its client has gone.
+its standard streams and a pipe that ends when all is sent, gets the id of the process that runs it, and, when that has
+ended, its exit status. The process gets SIGIO, which ends it, when its client has gone.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _send(client: socket.socket, number: int) -> None:
 
 def _receive(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Return a request, None if its client was killed before it had sent it, and the streams."""
-    head, streams, _, _ = socket.recv_fds(client, HEAD, 3)
+    head, streams, _, _ = socket.recv_fds(client, HEAD, 4)
     length = int.from_bytes(head, "big")
     with client.makefile("rb") as file:
         body = file.read(length)
@@ -148,6 +148,9 @@ def _is_closed(client: socket.socket) -> bool:
 def _run(request: dict[str, Any], streams: list[int], client: socket.socket) -> None:
     """Run a script as if this process had been started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    *streams, waiting = streams
+    os.read(waiting, 1)  # the kernel signals what was sent while the client is still in its call, also if it was read
+    os.close(waiting)
     fcntl.fcntl(client, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(client, fcntl.F_SETFL, fcntl.fcntl(client, fcntl.F_GETFL) | os.O_ASYNC)
     if _is_closed(client):  # already, so no signal will come
