@@ -67,7 +67,7 @@ class ObservedProvider(Subscribable, Generic[DepsT_contra]):
             reliability=None,
             tools=(),
             listers=(self._lister,),
-            limits=replace(limits, max_tool_calls=None),  # each call is on its own
+            limits=limits,
             catalogs=Catalogs(),
             listeners=self._own,
             skills={},
@@ -159,6 +159,7 @@ class ObservedProvider(Subscribable, Generic[DepsT_contra]):
             caller = CallerContext(identity=None, signal=None, deps=deps, namespace=uuid.uuid4())
             run = Run(self._setup, (), caller, scope)
             run.token = current_token()
+            run.limits = replace(self.limits, max_tool_calls=None)  # each call is on its own
             result = await handle(run, catalog, request, {} if approved else None)
         assert isinstance(result, ToolResult)  # nothing waits outside of a run
         return result

@@ -257,3 +257,15 @@ async def test_its_own_telemetry() -> None:
     hub = observe(static_tools([rooms]), telemetry=other)
     await within(hub.list_tools())
     assert len(other.find("discover_tools static")) == 1
+
+
+async def test_limits_that_are_set_later_bound_calls() -> None:
+    """`limits` is an attribute: calls are bounded by what it is when they are made."""
+
+    async def speak(arguments: Any, ctx: Any) -> str:
+        return "x" * 1_000
+
+    hub = observe(static_tools([Tool(name="speak", run=speak)]))
+    assert len(str((await within(hub.call_tool("speak"))).response)) == 1_000
+    hub.limits = Limits(max_result_bytes=10)
+    assert len(str((await within(hub.call_tool("speak"))).response)) < 200

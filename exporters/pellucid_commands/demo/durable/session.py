@@ -37,7 +37,7 @@ MODEL: Final = 1.0
 """Seconds for which the first worker waits for its model before."""
 QUOTE: Final = {"price": 1860, "days": 3}
 QUOTES: Final = (JobCompletion(delay=4, output=QUOTE), JobCompletion(output=QUOTE))
-"""What the service sends: the same twice, as if the first answer had not been acknowledged."""
+"""Answers of the service: the same one twice, as if the first had not been acknowledged."""
 TIMEOUT: Final = 60.0
 """Seconds for a request. A stream of events has a comment every 15 s."""
 CANCELLATION: Final = 30.0

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import EventLoopToken
-from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
@@ -19,14 +17,12 @@ from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
 from pellucid.errors import JournalError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.events import ToolProgress
-from pellucid.messages import ToolCall
 from pellucid.run.calls.call import Call, Requested, bind
 from pellucid.run.calls.chain import CallHandler, Handler, Outcome, TurnHandler
 from pellucid.run.outcomes import Enqueued, Suspended
 from pellucid.run.state import Run
 from pellucid.run.tool_results import failure_of, halted_text, result_of, with_note
-from pellucid.telemetry import DISPATCH, Boundary, Scope, boundary
-from pellucid.tools.collisions import Binding
+from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
@@ -72,10 +68,22 @@ def in_span(handler: Handler) -> CallHandler:
 
 
 def span_of(run: Run, call: Call) -> Boundary:
-    """Count a call, and return its boundary."""
+    """Count a call, and return its `execute_tool` boundary, which starts when the checks of the call did."""
     run.tally.own_tool_calls += 1
-    notes = {"queued": call.queued, "conversation_id": run.caller.conversation_id}
-    return call_boundary(run.scope, call.binding, call.request, call.started, **notes)
+    scope, request, binding = run.scope, call.request, call.binding
+    notes: dict[str, Any] = {"queued": call.queued, "conversation_id": run.caller.conversation_id}
+    notes |= {"agent": scope.agent or None, "tool_call_id": call.id[:_MAX_ID]}
+    if binding is None:  # a name that the model invented is content
+        name = scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
+        b = boundary(scope, DISPATCH, name, start=call.started, tool_name=name, tool_type="function", **notes)
+        b.label(tool_name=semconv.OTHER)
+        return b
+    b = boundary(scope, DISPATCH, request.name, start=call.started, **notes, **binding.facts)
+    if b.records:
+        description = binding.tool.description
+        b.note(tool_description=scope.label(description) if description else None)
+        b.attributes(binding.tool.attributes)
+    return b
 
 
 def _admit(run: Run, b: Boundary, call: Call) -> None:
@@ -152,35 +160,11 @@ async def within_timeout(run: Run, call: Call, ctx: ToolContext) -> Any:
         function = function_of(tool)
         return await race(function, call.arguments, ctx, within=timeout, token=run.token, at_once=True)
     except OutOfTime:
-        raise out_of_time(tool, timeout) from None
+        problem = f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped."
+        raise ToolError(problem, error_type="timeout") from None
     finally:
         if run.nesting.inner:  # abandoned nested runs must not outlive the call
             run.nesting.release_all(call.id)
-
-
-def call_boundary(scope: Scope, binding: Binding | None, request: ToolCall, start: int, **notes: Any) -> Boundary:
-    """Return the `execute_tool` boundary of a call.
-
-    Args:
-        scope: Scope of the call.
-        binding: The tool; None if there is none of this name.
-        request: The call.
-        start: Time at which the checks of the call started.
-        notes: Further facts.
-    """
-    assert request.id is not None
-    notes |= {"agent": scope.agent or None, "tool_call_id": request.id[:_MAX_ID]}
-    if binding is None:  # a name that the model invented is content
-        name = scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
-        b = boundary(scope, DISPATCH, name, start=start, tool_name=name, tool_type="function", **notes)
-        b.label(tool_name=semconv.OTHER)
-        return b
-    b = boundary(scope, DISPATCH, request.name, start=start, **notes, **binding.facts)
-    if b.records:
-        description = binding.tool.description
-        b.note(tool_description=scope.label(description) if description else None)
-        b.attributes(binding.tool.attributes)
-    return b
 
 
 def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
@@ -199,17 +183,11 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
 
 
 def progress(run: Run, b: Boundary, call: Call) -> Callable[[JSONValue], None]:
-    """Return the function with which a tool reports its progress."""
-    assert run.token is not None  # the run has started
-    return progress_of(run.scope, b.span.get_span_context(), run.token, call.request)
+    """Return the function with which a tool reports its progress; it may be called from any thread."""
+    loop, scope, span, request = run.token, run.scope, b.span.get_span_context(), call.request
+    assert loop is not None  # the run has started
 
-
-def progress_of(
-    scope: Scope, span: SpanContext, loop: EventLoopToken, request: ToolCall
-) -> Callable[[JSONValue], None]:
-    """Return a function that emits progress of a call; it may be called from any thread."""
-
-    def progress(value: JSONValue) -> None:
+    def emit(value: JSONValue) -> None:
         if not scope.has_listener(ToolProgress.name):
             return
         try:
@@ -220,7 +198,7 @@ def progress_of(
         payload = {"tool_name": request.name, "tool_call_id": request.id, "value": clean}
         call_soon(loop, lambda: scope.emit(ToolProgress, span, payload))
 
-    return progress
+    return emit
 
 
 def function_of(tool: Tool) -> Callable[[JSONObject, ToolContext], Awaitable[Any]]:
@@ -241,11 +219,6 @@ async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ct
         lambda: [function(arguments, ctx)], abandon_on_cancel=True, limiter=limiter
     )
     return await value if isawaitable(value) else value
-
-
-def out_of_time(tool: Tool, timeout: float | None) -> ToolError:
-    """Return the error of a call that did not end within its timeout."""
-    return ToolError(f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout")
 
 
 def halt_run(run: Run, b: Boundary, halt: PolicyHalt) -> None:
