@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pellucid_exporters.file.reader import FileReader
     from pellucid_exporters.local.options import Local
     from pellucid_exporters.local.reader import StoreReader
+    from pellucid_exporters.metric_limits import MetricLimits
     from pellucid_exporters.options import Otlp, Prometheus
     from pellucid_exporters.pipeline import configure
     from pellucid_exporters.prometheus.endpoint import MetricsApp
@@ -28,6 +29,7 @@ __all__ = [
     "File",
     "FileReader",
     "Local",
+    "MetricLimits",
     "MetricsApp",
     "Otlp",
     "Prometheus",
@@ -43,6 +45,7 @@ _HOMES = {
     "File": "file.options",
     "FileReader": "file.reader",
     "Local": "local.options",
+    "MetricLimits": "metric_limits",
     "MetricsApp": "prometheus.endpoint",
     "Otlp": "options",
     "Prometheus": "options",

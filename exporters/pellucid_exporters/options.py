@@ -13,7 +13,7 @@ from pellucid.errors import ConfigError
 from pellucid_exporters.urls import is_url, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.util.types import AttributeValue
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
     from pellucid_exporters.local.options import Local
+    from pellucid_exporters.metric_limits import MetricLimits
     from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
@@ -109,6 +110,8 @@ class Prometheus:
         registry: Registry of other collectors to serve too; by default a new one, never the global one.
         exemplar_ttl: Seconds for which every scrape repeats an exemplar.
         native_histograms: Also record native histograms, for servers that scrape protobuf.
+        classic: Whether histograms have classic buckets, or the instruments whose histograms have them. Without, a
+            server must scrape native histograms; texts have the count and the sum only.
         certificate: File with the PEM certificate chain of this server; serves HTTPS.
         key: File with its private key, unless `certificate` holds it too.
         client_ca: File with the PEM certificates of authorities; clients need a certificate signed by one of them.
@@ -120,6 +123,7 @@ class Prometheus:
     registry: CollectorRegistry | None = None
     exemplar_ttl: float = 300.0
     native_histograms: bool = True
+    classic: bool | Collection[str] = True
     certificate: str | Path | None = None
     key: str | Path | None = None
     client_ca: str | Path | None = None
@@ -129,6 +133,10 @@ class Prometheus:
         ports = self.port if isinstance(self.port, range) else () if self.port is None else (self.port,)
         if not all(0 <= port <= MAX_PORT for port in ports) or (not ports and self.port is not None):
             raise ConfigError(f"Prometheus(port={self.port}): must be between 0 and {MAX_PORT}")
+        if isinstance(self.classic, str):
+            raise ConfigError(f"Prometheus(classic={self.classic!r}): give a collection, such as {{{self.classic!r}}}")
+        if self.classic is not True and not self.native_histograms:
+            raise ConfigError("Prometheus(classic=..., native_histograms=False): leave one out, or quantiles are lost")
         if self.certificate is None and (self.key is not None or self.client_ca is not None):
             raise ConfigError("Prometheus(key=, client_ca=): HTTPS needs a certificate of this server too")
         if self.certificate is not None and self.port is None:
@@ -149,6 +157,7 @@ class Settings:
     file: File | None = None
     local: Local | None = None
     tail_sampling: TailSampling | None = None
+    metric_limits: MetricLimits | None = None
     capture: CapturePolicy | None = None
     resource: Resource | Mapping[str, AttributeValue] | None = None
     recorder: Recorder | None = None

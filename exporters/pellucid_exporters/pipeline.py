@@ -30,6 +30,7 @@ from pellucid.telemetry.pipeline import LogSink, set_default, unset_default
 from pellucid.version import __version__
 from pellucid_exporters.exits import shut_down_at_exit
 from pellucid_exporters.faults import Faults
+from pellucid_exporters.metric_limits import MetricLimits
 from pellucid_exporters.options import (
     Otlp,
     Prometheus,
@@ -96,6 +97,7 @@ def configure(
     file: File | str | os.PathLike[str] | None = None,
     local: Local | str | os.PathLike[str] | bool | None = None,
     tail_sampling: TailSampling | None = None,
+    metric_limits: MetricLimits | None = None,
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
     recorder: Recorder | None = None,
@@ -119,6 +121,7 @@ def configure(
         file: Path of a file for spans, events and boundaries as JSON Lines, or full options.
         local: `True` for the local store in `.pellucid/telemetry.db`, the path of another one, or full options.
         tail_sampling: Export the spans of failed, slow and costly runs, and of a share of the others.
+        metric_limits: Bounds of the series that each instrument makes, and of its labels.
         capture: Capture policy for the content of runs; by default that of the environment, else redacted content.
         resource: Additional resource attributes, such as `{"deployment.environment.name": "staging"}`.
         recorder: `"fast"` for Pellucid's own recorder, `"sdk"` for the OpenTelemetry SDK's, which takes longer and
@@ -138,6 +141,7 @@ def configure(
         file=resolve_file(file),
         local=resolve_local(local),
         tail_sampling=tail_sampling,
+        metric_limits=metric_limits,
         capture=capture,
         resource=resource,
         recorder=resolve_recorder(recorder),
@@ -243,10 +247,12 @@ def _meter_provider(
         reader = PrometheusReader(
             resource=resource,
             native_histograms=settings.prometheus.native_histograms,
+            classic=settings.prometheus.classic,
             exemplar_ttl=settings.prometheus.exemplar_ttl,
             on_failure=faults.count_failure,
             is_dropped=decisions.is_dropped,
             is_undecided=decisions.is_undecided,
+            on_overflow=faults.count_overflow,
         )
         parts.endpoint = MetricsEndpoint(settings.prometheus, reader)
         parts.renewable.append(reader)
@@ -254,13 +260,25 @@ def _meter_provider(
     if settings.otlp is not None and settings.otlp.metrics:
         exporter = partial(metric_exporter, settings.otlp, exemplars=MANY if settings.tail_sampling else FEW)
         on_loss = partial(faults.count_drop, "metric")
-        outlet = MetricOutlet(exporter, faults.count_failure, on_loss, decisions.is_dropped, decisions.is_undecided)
+        outlet = MetricOutlet(
+            exporter,
+            faults.count_failure,
+            on_loss,
+            is_dropped=decisions.is_dropped,
+            is_undecided=decisions.is_undecided,
+            on_overflow=faults.count_overflow,
+        )
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
         schedule = MetricSchedule(outlet, export_interval_millis=interval)
         parts.renewable.append(schedule)
         readers.append(schedule)
-    return make_meter_provider(settings.recorder, readers, resource=resource, shutdown_on_exit=False)
+    limits = settings.metric_limits or MetricLimits()
+    provider = make_meter_provider(
+        settings.recorder, readers, resource=resource, shutdown_on_exit=False, views=list(limits.views())
+    )
+    limits.apply(instruments_of(provider).labels)
+    return provider
 
 
 def _span_processors(

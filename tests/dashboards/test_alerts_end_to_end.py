@@ -65,6 +65,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "DurableWorkersDying": ({AGENT: "mortal"}, ("Agent mortal", "taken over", "limit is 3")),
     "AgentProcessBusy": ({"job": "blocked"}, ("blocked is busy", "limit is 0.1 s")),
     "TelemetryDropping": ({"job": "loser", PART: "span"}, ("loser", "span")),
+    "MetricLabelsOverflow": ({"job": "crowded"}, ("crowded", "pellucid.hub.listing.duration", "1 of its processes")),
     "TargetMissing": ({"job": "leaver", "missing": "service"}, ("leaver", "gone")),
 }
 """Who is to be told of, and words of the summary."""
@@ -75,6 +76,7 @@ WITHOUT_TRACE: Final = (
     "ApprovalsWaiting",
     "RunsNotContinuing",
     "TelemetryDropping",
+    "MetricLabelsOverflow",
     "TargetMissing",
 )
 WITH_TRACE: Final = [name for name in ALERTS if name not in WITHOUT_TRACE]

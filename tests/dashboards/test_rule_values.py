@@ -240,6 +240,10 @@ SAID = [
      {f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': grow((2, 90))},
      {"job": "shop", "pellucid_telemetry_part": "span"},
      "shop loses telemetry (span): 20 items dropped or failed in 10m; the limit is 1."),
+    ("MetricLabelsOverflow", "ticket",
+     {f'pellucid_telemetry_overflows_total{{{HERE},pellucid_metric_name="gen_ai.execute_tool.duration"}}':
+      level((1, 90))}, {"job": "shop", "pellucid_metric_name": "gen_ai.execute_tool.duration"},
+     "shop has more series of gen_ai.execute_tool.duration than its limit, in 1 of its processes."),
     ("TargetMissing", "ticket", {'up{job="pellucid",instance="c:1"}': level((0, 91))},
      {"job": "pellucid", "instance": "c:1"},
      "c:1 of pellucid does not answer Prometheus: up is 0 instead of 1, for 5 min."),

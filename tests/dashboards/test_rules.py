@@ -31,7 +31,8 @@ WANTED = {
     "ToolHubSlow", "ToolHubSilent", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
     "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
     "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected", "RunsNotContinuing",
-    "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping", "TargetMissing",
+    "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping",
+    "MetricLabelsOverflow", "TargetMissing",
 }  # fmt: skip
 
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum")}

@@ -41,6 +41,7 @@ from support.metrics_proto import (
     native_buckets,
     series,
 )
+from support.openmetrics import OPENMETRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -67,6 +68,10 @@ class Bench:
             "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
         )
         return decode(answer.body)
+
+    def text(self) -> str:
+        """Scrape once by OpenMetrics."""
+        return self.app.answer("GET", "", {"accept": OPENMETRICS}).body.decode()
 
     def record(self, histogram: Any, value: float, **labels: str) -> str:
         """Record a value inside a span; return its trace id."""
@@ -178,6 +183,57 @@ def test_histograms_of_two_scopes_add_up() -> None:
     found = bench.scrape()["wait"].metric[0].histogram
     assert found.sample_count == found.bucket[-1].cumulative_count == 3
     assert sorted(native_buckets(found).values()) == [1, 2]
+
+
+def test_classic_buckets_can_be_switched_off() -> None:
+    """Protobuf has the native histogram with its exemplars; texts have the count, the sum and the latest exemplar."""
+    bench = Bench(classic=False)
+    assert list(bench.reader.all) == [bench.reader]
+    histogram = bench.meter.create_histogram("wait")
+    traces = [bench.record(histogram, value) for value in (0.02, 0.3, 7.0)]
+    for _ in range(2):  # exemplars stay, as with classic buckets
+        found = series(bench.scrape()["wait"]).histogram
+        assert (found.sample_count, found.sample_sum, list(found.bucket)) == (3, 7.32, [])
+        assert sum(native_buckets(found).values()) == 3
+        assert [labels_of(each)["trace_id"] for each in found.exemplars] == traces
+        assert found.created_timestamp.seconds > 1_700_000_000
+    lines = bench.text().splitlines()
+    assert [line for line in lines if line.startswith(("wait_count", "wait_sum"))] == [
+        "wait_count 3.0",
+        "wait_sum 7.32",
+    ]
+    [bucket] = [line for line in lines if line.startswith("wait_bucket")]
+    assert bucket.startswith('wait_bucket{le="+Inf"} 3.0 # {')
+    assert traces[-1] in bucket
+
+
+def test_some_histograms_may_keep_their_classic_buckets() -> None:
+    """Those that are named have both; others have native buckets only."""
+    bench = Bench(classic={"kept"})
+    for name in ("kept", "other"):
+        bench.record(bench.meter.create_histogram(name), 0.3)
+    found = bench.scrape()
+    kept, other = series(found["kept"]).histogram, series(found["other"]).histogram
+    assert (len(kept.bucket), len(other.bucket)) == (16, 0)
+    assert native_buckets(kept) == native_buckets(other)
+    assert len(other.exemplars) == 1
+    assert (bench.text().count("kept_bucket"), bench.text().count("other_bucket")) == (16, 1)
+
+
+def test_a_view_of_the_application_may_keep_classic_buckets() -> None:
+    """There is no native histogram then, so they are shown."""
+    view = View(instrument_name="wait", aggregation=ExplicitBucketHistogramAggregation([1.0]))
+    bench = Bench(view, classic=False)
+    bench.record(bench.meter.create_histogram("wait"), 0.3)
+    assert len(series(bench.scrape()["wait"]).histogram.bucket) == 2
+
+
+def test_native_histograms_of_two_scopes_add_up() -> None:
+    """They are one series, also without classic buckets."""
+    bench = Bench(classic=False)
+    for scope in ("one", "other"):
+        bench.record(bench.provider.get_meter(scope).create_histogram("wait"), 0.3)
+    assert series(bench.scrape()["wait"]).histogram.sample_count == 2
 
 
 def test_native_histograms_can_be_switched_off() -> None:

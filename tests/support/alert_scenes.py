@@ -42,13 +42,14 @@ from pellucid.durable import DurableRuns, RunStore, open_store
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FunctionModel
-from pellucid_exporters import Otlp, Prometheus, configure
+from pellucid_exporters import MetricLimits, Otlp, Prometheus, configure
 
 OBJECTIVE: Final = 0.2
 SLOW: Final = 0.4
 SLOW_MODEL: Final = 0.6
 BLOCKED: Final = 0.2
 PAUSE: Final = 0.4
+FEW: Final = 20
 """Seconds between two runs of an agent: what users do."""
 
 
@@ -357,8 +358,17 @@ async def serve_blocked(world: World, tasks: Any) -> None:
         await anyio.lowlevel.checkpoint()
 
 
+async def serve_crowd(world: World, tasks: Any) -> None:
+    """Use more hubs than there may be series, while broken."""
+    await agent("crowded", providers=[Hub(world, "first", behave)]).run("go")
+    await world.until(broken=True)
+    for number in range(FEW):
+        await agent("crowded", providers=[Hub(world, f"hub-{number}", behave)]).run("go")
+
+
 SCENES: Final = {
     "normal": serve_normal,
+    "crowded": serve_crowd,
     "blocked": serve_blocked,
     "hubs": serve_hubs,
     "work": serve_work,
@@ -387,7 +397,8 @@ def obey(world: World) -> None:
 def main(scene: str, port: str, endpoint: str) -> None:
     """Be an application."""
     otlp = Otlp(endpoint=endpoint, metrics=False, logs=False)
-    telemetry = configure(scene, prometheus=Prometheus(port=int(port)), otlp=otlp)
+    limits = MetricLimits(series=FEW) if scene == "crowded" else None
+    telemetry = configure(scene, prometheus=Prometheus(port=int(port)), otlp=otlp, metric_limits=limits)
     print(telemetry.prometheus_url, flush=True)
     anyio.run(serve, scene)
     telemetry.shutdown(1.0)

@@ -82,13 +82,15 @@ class Observatory:
         self.strict.refusing = True
         self.applications["leaver"].kill()
         self.broken_at = time.monotonic()
-        for name in ("hubs", "work", "durable", "blocked"):
+        for name in ("hubs", "work", "durable", "blocked", "crowded"):
             self.applications[name].order("break")
 
     def go_well(self) -> None:
         """Mend all of it."""
         self.strict.refusing = False
         self.applications["leaver"].start()
+        self.applications["crowded"].kill()  # series stay as long as the process
+        self.applications["crowded"].start()
         for name in ("hubs", "work", "durable", "blocked"):
             self.applications[name].order("heal")
 

@@ -56,6 +56,7 @@ _NAMES: Final = (
     "DurableWorkersDying",
     "AgentProcessBusy",
     "TelemetryDropping",
+    "MetricLabelsOverflow",
     "TargetMissing",
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'

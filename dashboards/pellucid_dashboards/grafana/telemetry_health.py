@@ -7,7 +7,8 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.panels import Panel, Query, as_legend, lines
-from pellucid_dashboards.grafana.queries import SERVICE, grouped, of_agents, or_none, quantile, rate
+from pellucid_dashboards.grafana.queries import SERVICE, grouped, of_agents, or_none, quantile, rate, select
+from pellucid_dashboards.names import series
 
 UID: Final = "pellucid-telemetry-health"
 
@@ -21,7 +22,7 @@ def dashboard() -> dict[str, Any]:
         [
             Shelf(panels=[_processes(), _busy()]),
             Shelf(panels=[_dropped(), _errors()]),
-            Shelf(panels=[_sampling()]),
+            Shelf(panels=[_sampling(), _overflows()]),
         ],
         chosen_by=[],
     )
@@ -68,6 +69,19 @@ def _by_part(title: str, question: str, metric: semconv.Metric) -> Panel:
     part = (semconv.TELEMETRY_PART,)
     found = or_none(f"60 * {rate(metric, SERVICE, by=part)}", *part)
     return lines(title, question, "cpm", Query(expr=found, legend=as_legend(*part)), stacked=True)
+
+
+def _overflows() -> Panel:
+    metric = (semconv.METRIC_NAME,)
+    found = or_none(grouped("sum", select(series(semconv.TELEMETRY_OVERFLOWS), SERVICE), metric), *metric)
+    return lines(
+        "Metrics beyond their limit of series",
+        "In how many processes does a metric have more label sets than its limit, so that further ones share a series"
+        " without the names of hubs, tools and agents?",
+        "none",
+        Query(expr=found, legend=as_legend(*metric)),
+        stacked=True,
+    )
 
 
 def _sampling() -> Panel:

@@ -1,4 +1,4 @@
-"""Alerts on observability itself: lost telemetry, busy and missing processes."""
+"""Alerts on observability itself: lost telemetry, shared series, busy and missing processes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _HEALTH: Final = words.dashboard("pellucid-telemetry-health")
 def upkeep_alerts(context: Context) -> Iterator[Alert]:
     """Yield the alerts."""
     yield _dropping(context)
+    yield _overflow(context)
     yield _busy(context)
     yield _target_down(context)
     yield _service_gone(context)
@@ -47,6 +48,24 @@ sum by ({_PART}) (
         summary=f"{words.value_of(JOB)} loses telemetry ({words.value_of(label(semconv.TELEMETRY_PART))}): "
         f"{words.NUMBER} items dropped or failed in {ten}; the limit is {limit:g}.",
         description="No run noticed, but traces, metrics, logs or listeners lack something: what you see is not all.",
+        dashboard=_HEALTH,
+    )
+
+
+def _overflow(context: Context) -> Alert:
+    ten = context.window(600)
+    metric = label(semconv.METRIC_NAME)
+    return Alert(
+        name="MetricLabelsOverflow",
+        expression=f"""
+sum by ({by(semconv.METRIC_NAME)}) (max_over_time({select(semconv.TELEMETRY_OVERFLOWS)}[{ten}])) > 0
+""",
+        severity="ticket",
+        after=0.0,
+        summary=f"{words.value_of(JOB)} has more series of {words.value_of(metric)} than its limit, in {words.NUMBER} "
+        "of its processes.",
+        description="Further label sets share one series, which names no hub, tool or agent: panels and alerts by "
+        "these labels lack them, and say nothing of what they lack.",
         dashboard=_HEALTH,
     )
 

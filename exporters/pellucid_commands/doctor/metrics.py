@@ -13,8 +13,9 @@ from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid_commands.doctor.findings import Finding, Setup
 from pellucid_commands.doctor.web import Page, Unreachable, fetch, unreachable
+from pellucid_exporters.collected import OVERFLOW
 from pellucid_exporters.options import resolve_prometheus
-from pellucid_exporters.prometheus.naming import to_name
+from pellucid_exporters.prometheus.naming import to_labels, to_name
 from pellucid_exporters.urls import is_url, shown
 
 About: Final = "/metrics"
@@ -91,7 +92,19 @@ def _families(families: Mapping[str, Family]) -> Iterator[Finding]:
     hubs = present.get(_name(semconv.DISCOVERY_DURATION))
     if hubs is None:
         yield Finding("note", About, "no tool provider was called yet: alerts on hubs have no data")
+    yield from _overflows(families)
     yield _exemplars([family for name, family in present.items() if expected[name].kind == "histogram"], families)
+
+
+def _overflows(families: Mapping[str, Family]) -> Iterator[Finding]:
+    """Report metrics with more label sets than their limit."""
+    label = next(iter(to_labels({OVERFLOW: True})))[0]
+    names = [name for name, family in families.items() if any(label in sample.labels for sample in family.samples)]
+    if names:
+        text = (
+            f"{len(names)} metrics have reached their limit of series, such as {names[0]}: further label sets share one"
+        )
+        yield Finding("wrong", About, text, "raise MetricLimits(series=), or make fewer by its tools= or without=")
 
 
 def _exemplars(histograms: Sequence[Family], families: Mapping[str, Family]) -> Finding:

@@ -17,6 +17,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from pellucid_exporters.collected import overflowing
 from pellucid_exporters.otlp.batches import split
 from pellucid_exporters.otlp.encoding import Encoded, Encoder
 from pellucid_exporters.otlp.line_records import LineRecord
@@ -167,7 +168,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     """Exports metrics with the temporality and aggregation that its exporter prefers.
 
     Exemplars of traces for which `is_dropped` returns True are omitted. Those for which `is_undecided` returns True
-    wait for a later export.
+    wait for a later export. `on_overflow` is called with the name of each instrument at its limit of series.
     """
 
     items = "data points"
@@ -179,10 +180,12 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
         on_loss: Callable[[str, int], None],
         is_dropped: Callable[[int], bool] = lambda _: False,
         is_undecided: Callable[[int], bool] = lambda _: False,
+        on_overflow: Callable[[str], None] = lambda _: None,
     ) -> None:
         Outlet.__init__(self, make, on_failure, on_loss)
         self._exemplars = ExemplarBuffer(is_dropped, is_undecided)
         self._points = PointFilter()
+        self._on_overflow = on_overflow
         assert self._exporter is not None
         MetricExporter.__init__(
             self,
@@ -194,6 +197,8 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
         """Export one collection."""
         self._exemplars.release_into(metrics_data)
         self._points.apply(metrics_data)
+        for name in overflowing([metrics_data]):
+            self._on_overflow(name)
         failed = self.failures
         self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis).name == "SUCCESS")
         return MetricExportResult.SUCCESS if self.failures == failed else MetricExportResult.FAILURE

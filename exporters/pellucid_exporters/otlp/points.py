@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from pellucid_exporters.collected import metrics_of
 
+if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 _log: Final = logging.getLogger("pellucid_exporters.outlets")
@@ -23,8 +23,8 @@ class PointFilter:
 
     def apply(self, data: MetricsData) -> None:
         """Remove them from one collection; the first of each metric is logged."""
-        for metric in _metrics(data):
-            points = metric.data.data_points
+        for metric in metrics_of([data]):
+            points: Any = metric.data.data_points  # a list, whatever its type says
             for point in points:
                 if not all(_fits(exemplar.value) for exemplar in point.exemplars):
                     point.exemplars[:] = [exemplar for exemplar in point.exemplars if _fits(exemplar.value)]
@@ -33,12 +33,6 @@ class PointFilter:
                 if metric.name not in self._reported:
                     self._reported.add(metric.name)
                     _log.warning("left out a data point of %s: an integer has more than 64 bits", metric.name)
-
-
-def _metrics(data: MetricsData) -> Iterator[Any]:
-    for resource in data.resource_metrics:
-        for scope in resource.scope_metrics:
-            yield from scope.metrics
 
 
 def _is_encodable(point: Any) -> bool:

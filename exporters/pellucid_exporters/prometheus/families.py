@@ -28,7 +28,7 @@ from pellucid_exporters.prometheus.native_histograms import Native
 from pellucid_exporters.sampling.exemplars import ExemplarBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 RESERVED_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "counter": ("", "_total", "_created"),
@@ -81,6 +81,7 @@ class HistogramSeries:
         counts: Measurements in each bucket, not cumulative.
         created: Time of the first measurement, in seconds since the epoch.
         native: Native histogram of the same measurements.
+        has_buckets: Whether the classic buckets are shown; otherwise texts have only the count and the sum.
     """
 
     bounds: Sequence[float]
@@ -89,6 +90,7 @@ class HistogramSeries:
     created: float
     exemplars: Mapping[float, Exemplar]
     native: Native | None = None
+    has_buckets: bool = True
 
     def merged(self, other: HistogramSeries) -> HistogramSeries:
         """Return the sum of both."""
@@ -96,7 +98,8 @@ class HistogramSeries:
             raise ValueError("two histograms of one name and labels have different buckets")
         counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         created = min(self.created, other.created)
-        return replace(other, counts=counts, total=self.total + other.total, created=created)
+        merged = replace(other, counts=counts, total=self.total + other.total, created=created)
+        return merged if self.native is None else merged.with_native(self.native)
 
     def with_native(self, native: Native) -> HistogramSeries:
         """Return a copy with native buckets in addition to the classic ones."""
@@ -107,6 +110,9 @@ class HistogramSeries:
 
         If complete, as only protobuf has it: count and sum always, the native buckets, and since when it counts.
         """
+        if not self.has_buckets and not (complete and self.native is None):
+            yield from self._without_buckets(family, labels, complete=complete)
+            return
         seen = 0
         for bound, count in zip(self.bounds, self.counts, strict=True):
             seen += count
@@ -119,6 +125,20 @@ class HistogramSeries:
             yield Sample(f"{family.name}_created", dict(labels), self.created)
         if complete and self.native is not None:
             yield Sample(family.name, dict(labels), 0.0, native_histogram=self.native.to_prometheus())
+
+    def _without_buckets(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
+        named = dict(labels)  # of all samples: none of their readers changes it
+        exemplars = sorted(self.exemplars.values(), key=lambda exemplar: float(exemplar.timestamp or 0))
+        if complete and self.native is not None:
+            native = self.native.to_prometheus(exemplars)
+            yield Sample(family.name, named, 0.0, native_histogram=native)
+            yield Sample(f"{family.name}_created", named, self.created)
+            return
+        count, latest = sum(self.counts), exemplars[-1] if exemplars else None
+        yield Sample(f"{family.name}_bucket", {**named, "le": "+Inf"}, count, None, latest)
+        if self.bounds[0] >= 0:
+            yield Sample(f"{family.name}_count", named, count)
+            yield Sample(f"{family.name}_sum", named, self.total)
 
 
 Series: TypeAlias = NumberSeries | HistogramSeries
@@ -164,9 +184,14 @@ class ExemplarMemory:
 
 @dataclass(slots=True)
 class Families:
-    """Families of one scrape. Metrics of the same name from several instruments become one family."""
+    """Families of one scrape. Metrics of the same name from several instruments become one family.
+
+    Attributes:
+        classic: Whether histograms have classic buckets, or the instruments whose histograms have them.
+    """
 
     memory: ExemplarMemory
+    classic: bool | Collection[str] = True
     _families: dict[str, tuple[Family, dict[Labels, Series]]] = field(default_factory=dict)
     _owners: dict[str, str] = field(default_factory=dict)
 
@@ -239,14 +264,18 @@ class Families:
             return NumberSeries(float(point.value), isinstance(metric.data, Sum), created, exemplars)
         if any(name == "le" for name, _ in labels):
             raise ValueError("the label 'le' belongs to histograms themselves")
+        is_classic = self.classic if isinstance(self.classic, bool) else metric.name in self.classic
+        native: Native | None = None
         if isinstance(point, HistogramDataPoint):
+            is_classic = is_classic or self.classic is False  # a view selected classic buckets
             bounds = [*(float(bound) for bound in point.explicit_bounds), math.inf]
             counts: Sequence[int] = point.bucket_counts
         else:
             bounds = [*_SEMCONV_BOUNDS.get(metric.name, CLASSIC_BOUNDS), math.inf]
-            counts = to_classic(point, bounds)
+            counts = to_classic(point, bounds) if is_classic else [point.count]
+            native = None if is_classic else Native.of(point)
         exemplars = self.memory.recall(family, labels, bounds, point.exemplars)
-        return HistogramSeries(bounds, counts, float(point.sum), created, exemplars)
+        return HistogramSeries(bounds, counts, float(point.sum), created, exemplars, native, is_classic)
 
 
 def to_classic(point: ExponentialHistogramDataPoint, bounds: Sequence[float]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def to_labels(attributes: Mapping[str, Any]) -> Labels:
     return tuple(sorted(labels.items()))
 
 
+@lru_cache(maxsize=4096)
 def _sanitise(text: str, allowed: str) -> str:
     found = re.sub("__+", "_", re.sub(f"[^{allowed}]", "_", text))
     return f"_{found}" if not found or found[0].isdigit() else found
@@ -66,4 +68,4 @@ def _label_value(value: Any) -> str:
 
 def encodable(text: str) -> str:
     """Replace lone surrogates, which would fail the encoding of the whole response."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

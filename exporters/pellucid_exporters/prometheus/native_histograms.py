@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.samples import BucketSpan, NativeHistogram
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.sdk.metrics.export import Buckets, ExponentialHistogramDataPoint
+    from prometheus_client.samples import Exemplar
 
 MIN_SCALE: Final = -4
 MAX_SCALE: Final = 8
@@ -80,7 +81,7 @@ class Native:
             total=mine.total + its.total,
         )
 
-    def to_prometheus(self) -> NativeHistogram:
+    def to_prometheus(self, exemplars: Sequence[Exemplar] | None = None) -> NativeHistogram:
         """Convert to the representation of `prometheus_client`."""
         positive_spans, positive_deltas = _spans(self.positive)
         negative_spans, negative_deltas = _spans(self.negative)
@@ -94,6 +95,7 @@ class Native:
             pos_deltas=positive_deltas,
             neg_spans=negative_spans,
             neg_deltas=negative_deltas,
+            nh_exemplars=exemplars,
         )
 
 
@@ -111,13 +113,17 @@ def _joined(buckets: Mapping[int, int], steps: int) -> dict[int, int]:
 def _spans(buckets: Mapping[int, int]) -> tuple[list[BucketSpan], list[int]]:
     spans: list[BucketSpan] = []
     deltas: list[int] = []
-    following, last = 0, 0
-    for index, count in sorted(buckets.items()):
-        upper = index + 1
-        if spans and upper == following:
-            spans[-1] = spans[-1]._replace(length=spans[-1].length + 1)
+    offset, length, following, last = 0, 0, 0, 0
+    for index in sorted(buckets):
+        upper, count = index + 1, buckets[index]
+        if length and upper == following:
+            length += 1
         else:
-            spans.append(BucketSpan(upper - following, 1))
+            if length:
+                spans.append(BucketSpan(offset, length))
+            offset, length = upper - following, 1
         deltas.append(count - last)
         following, last = upper + 1, count
+    if length:
+        spans.append(BucketSpan(offset, length))
     return spans, deltas

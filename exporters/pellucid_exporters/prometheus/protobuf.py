@@ -7,6 +7,7 @@ message behind its length. Takes what any collector of `prometheus_client` gives
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client.openmetrics.exposition import (
@@ -43,10 +44,14 @@ def encode_family(family: Family, escaping: str = UNDERSCORES) -> bytes:
     kind, addition, own_label, suffixes, body = shape
     series: dict[tuple[tuple[str, str], ...], dict[str, list[Sample]]] = {}
     strays: dict[str, list[Sample]] = {}
+    latest: Mapping[str, str] | None = None
+    labels: tuple[tuple[str, str], ...] = ()
     for sample in family.samples:
         suffix = sample.name.removeprefix(family.name)
         if sample.name.startswith(family.name) and suffix in suffixes:
-            labels = tuple(sorted((key, text) for key, text in sample.labels.items() if key != own_label))
+            if sample.labels is not latest:  # samples of one series may share them
+                latest = sample.labels
+                labels = tuple(sorted([pair for pair in latest.items() if pair[0] != own_label]))
             series.setdefault(labels, {}).setdefault(suffix, []).append(sample)
         else:
             strays.setdefault(sample.name, []).append(sample)
@@ -69,7 +74,7 @@ def _family(family: Family, name: str, kind: int, metrics: bytes, escaping: str,
 
 
 def _metric(labels: Iterable[tuple[str, str]], body: bytes, at: float | None, escaping: str) -> bytes:
-    pairs = b"".join(_pair(1, _escaped(escape_label_name, name, escaping), value) for name, value in labels)
+    pairs = b"".join([_label(name, value, escaping) for name, value in labels])
     return _message(4, pairs + body + (_number(6, int(at * 1000)) if at is not None else b""))
 
 
@@ -136,11 +141,20 @@ def _counts(parts: Parts, count: str, total: str, *, otherwise: Sequence[Sample]
 
 
 def _spans(field: int, spans: Iterable[BucketSpan]) -> Iterable[bytes]:
-    return (_message(field, _number(1, _zigzag(span.offset)) + _number(2, span.length)) for span in spans)
+    return [_span(field, span.offset, span.length) for span in spans]
+
+
+@lru_cache(maxsize=4096)
+def _span(field: int, offset: int, length: int) -> bytes:
+    return _message(field, _number(1, _zigzag(offset)) + _number(2, length))
 
 
 def _packed(field: int, deltas: Sequence[int]) -> bytes:
-    return _message(field, b"".join(_varint(_zigzag(delta)) for delta in deltas)) if deltas else b""
+    if not deltas:
+        return b""
+    numbers = [_zigzag(delta) for delta in deltas]
+    is_small = max(numbers) <= 0x7F  # noqa: PLR2004  (seven bits a byte)
+    return _message(field, bytes(numbers) if is_small else b"".join(map(_varint, numbers)))
 
 
 def _exemplar(field: int, exemplar: Exemplar | None) -> bytes:
@@ -183,10 +197,17 @@ def _escaped(escape: Callable[[str, str], str], name: str, escaping: str) -> str
     return name if escaping == ALLOWUTF8 else escape(name, escaping)
 
 
+@lru_cache(maxsize=16_384)
+def _label(name: str, value: str, escaping: str) -> bytes:
+    """Encode a label of a series, which is the same in each scrape."""
+    return _pair(1, _escaped(escape_label_name, name, escaping), value)
+
+
 def _pair(field: int, name: str, value: str) -> bytes:
     return _message(field, _text(1, name) + _text(2, value))
 
 
+@lru_cache(maxsize=4096)
 def _number(field: int, value: int) -> bytes:
     return _varint(field << 3 | _VARINT) + _varint(value)
 
@@ -203,10 +224,15 @@ def _message(field: int, body: bytes) -> bytes:
     return _varint(field << 3 | _BYTES) + _varint(len(body)) + body
 
 
+_SMALL: Final = tuple(bytes((value,)) for value in range(128))
+
+
 def _varint(value: int) -> bytes:
+    if 0 <= value <= 0x7F:  # noqa: PLR2004  (seven bits a byte)
+        return _SMALL[value]
     remaining = value & (1 << 64) - 1  # negative numbers need all ten bytes
     encoded = bytearray()
-    while remaining > 0x7F:  # noqa: PLR2004  (seven bits a byte)
+    while remaining > 0x7F:  # noqa: PLR2004
         encoded.append(remaining & 0x7F | 0x80)
         remaining >>= 7
     encoded.append(remaining)

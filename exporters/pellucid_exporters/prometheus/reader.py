@@ -32,12 +32,13 @@ from opentelemetry.sdk.metrics.export import Metric, MetricReader, MetricsData
 from opentelemetry.sdk.metrics.view import Aggregation, DropAggregation, ExponentialBucketHistogramAggregation
 from prometheus_client.registry import Collector
 
+from pellucid_exporters.collected import metrics_of, overflowing
 from pellucid_exporters.prometheus.families import ExemplarMemory, Families
 from pellucid_exporters.prometheus.native_histograms import MAX_SCALE
 from pellucid_exporters.sdk_internals import Gauge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from opentelemetry.sdk.resources import Resource
     from prometheus_client import CollectorRegistry
@@ -74,7 +75,8 @@ class PrometheusReader(_PullReader):
     """Reader that collects cumulative metrics when scraped.
 
     Aggregation is the SDK's default, so histograms have the explicit buckets of their instruments' advice; a second
-    reader counts their measurements in exponential buckets from the first one on. An instrument that cannot be shown is
+    reader counts their measurements in exponential buckets from the first one on; without classic buckets, the first
+    reader does. An instrument that cannot be shown is
     left out, counted through `on_failure` and logged once. Only a callback that blocks for longer than the collection
     may take empties a scrape: OpenTelemetry then gives out nothing.
 
@@ -87,31 +89,38 @@ class PrometheusReader(_PullReader):
         *,
         resource: Resource | None = None,
         native_histograms: bool = True,
+        classic: bool | Collection[str] = True,
         exemplar_ttl: float = 300.0,
         on_failure: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         is_dropped: Callable[[int], bool] = lambda _: False,
         is_undecided: Callable[[int], bool] = lambda _: False,
+        on_overflow: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Create a reader.
 
         Args:
             resource: Source of `target_info`; by default that of the provider, after its first measurement.
             native_histograms: Also record native histograms, for servers that scrape protobuf.
+            classic: Whether histograms have classic buckets, or the instruments whose histograms have them.
             exemplar_ttl: Seconds for which every scrape repeats an exemplar.
             on_failure: Called for each instrument that a scrape omits.
             clock: Returns seconds since the epoch.
             is_dropped: Returns whether the spans of a trace id were dropped; its exemplars are omitted then.
             is_undecided: Returns whether they may still be dropped; its exemplars are withheld until that is decided.
+            on_overflow: Called with the name of each instrument that has reached its limit of series.
         """
-        super().__init__()
+        is_native_only = native_histograms and classic is False
+        super().__init__(_EXPONENTIAL if is_native_only else None)
+        self._classic: bool | Collection[str] = classic if native_histograms else True
+        self._on_overflow = on_overflow
         self._resource = resource
         self._on_failure = on_failure
         self._make_memory = partial(ExemplarMemory, exemplar_ttl, clock, is_dropped, is_undecided)
         self._reset()
         self._complained: set[str] = set()
         self._here = threading.local()
-        self._native = _PullReader(_NATIVE) if native_histograms else None
+        self._native = _PullReader(_NATIVE) if native_histograms and not is_native_only else None
         # A measurement reaches the readers in this order, and they are collected in the other one: so classic buckets
         # never hold one that the native buckets and the count of the same answer lack.
         self.all: Sequence[MetricReader] = (self,) if self._native is None else (self._native, self)
@@ -123,15 +132,17 @@ class PrometheusReader(_PullReader):
             complete: Include native histograms and creation times, which only the protobuf format supports.
         """
         with self._lock:
-            families = Families(self._memory)
+            families = Families(self._memory, self._classic)
             received = self._pulled(self)
+            for name in overflowing(received):
+                self._on_overflow(name)
             resources = [each.resource for data in received for each in data.resource_metrics]
             if resource := self._resource or next(iter(resources), None):
                 families.add_info("target", "Target metadata", resource.attributes)
-            for metric in _metrics_of(received):
+            for metric in metrics_of(received):
                 self._attempt(metric.name, families.add, metric)
             if complete and self._native is not None:
-                for metric in _metrics_of(self._pulled(self._native)):
+                for metric in metrics_of(self._pulled(self._native)):
                     self._attempt(metric.name, families.add_native, metric)
             return list(families.render(complete=complete))
 
@@ -195,16 +206,10 @@ class PrometheusCollector(Collector):
         return []
 
 
+_EXPONENTIAL: Final[dict[type, Aggregation]] = {Histogram: ExponentialBucketHistogramAggregation(max_scale=MAX_SCALE)}
 _NATIVE: Final[dict[type, Aggregation]] = {
-    Histogram: ExponentialBucketHistogramAggregation(max_scale=MAX_SCALE),
+    **_EXPONENTIAL,
     **dict.fromkeys(
         (Counter, UpDownCounter, Gauge, ObservableCounter, ObservableUpDownCounter, ObservableGauge), DropAggregation()
     ),
 }
-
-
-def _metrics_of(received: Iterable[MetricsData]) -> Iterator[Metric]:
-    for data in received:
-        for resource in data.resource_metrics:
-            for scope in resource.scope_metrics:
-                yield from scope.metrics

@@ -22,6 +22,7 @@ from pellucid.semconv.names import (
     HTTP_ROUTE,
     MCP_METHOD_NAME,
     MCP_PROTOCOL_VERSION,
+    METRIC_NAME,
     NETWORK_PROTOCOL_NAME,
     NETWORK_PROTOCOL_VERSION,
     NETWORK_TRANSPORT,
@@ -403,6 +404,12 @@ TELEMETRY_DROPPED: Final = _counter(
     "pellucid.telemetry.dropped",
     "Telemetry items that were lost, by the reason: a full queue, a failed export, or a receiver that rejected them.",
     (TELEMETRY_PART, TELEMETRY_REASON),
+)
+TELEMETRY_OVERFLOWS: Final = _counter(
+    "{instrument}",
+    "pellucid.telemetry.overflows",
+    "Instruments that have reached their limit of series in this process; further label sets share one series.",
+    (METRIC_NAME,),
 )
 SAMPLED_OUT: Final = _counter(
     "{span}", "pellucid.telemetry.sampled_out", "Spans of runs that the tail sampler did not keep."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from opentelemetry.metrics import Counter
 
@@ -18,11 +18,31 @@ MOST: Final[Mapping[str, int]] = {
     semconv.RESPONSE_MODEL: 16,
     semconv.RPC_RESPONSE_STATUS_CODE: 64,
     semconv.ERROR_TYPE: 256,
-    semconv.TOOL_NAME: 1000,
+    semconv.TOOL_NAME: 2000,
 }
 """Distinct values of each in a process. A model that answers under the name in the request does not count."""
 
-_NAMES: Final = frozenset(MOST)
+
+class Values(Protocol):
+    """Values that a label may have."""
+
+    def get(self, value: str, /) -> str | None:
+        """Return what was added for a value."""
+
+    def add(self, value: str) -> str | None:
+        """Return the value, or `None` if it is beyond the bound. Not thread-safe."""
+
+
+class FirstValues(dict[str, str]):
+    """The first values that a label has. Args: most: their number."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def add(self, value: str) -> str | None:
+        """Add a value."""
+        return self.setdefault(value, value) if value in self or len(self) < self._most else None
 
 
 class Labels:
@@ -34,26 +54,30 @@ class Labels:
 
     def __init__(self, dropped: Counter) -> None:
         self._dropped = dropped
-        self._known: dict[str, dict[str, str]] = {name: {} for name in MOST}
+        self._values: dict[str, Values] = {name: FirstValues(most) for name, most in MOST.items()}
         self._lock = threading.Lock()
         reset_in_child(self, _lock=threading.Lock)
+
+    def bound(self, name: str, values: Values) -> None:
+        """Replace the bound of a label, before its first value."""
+        self._values = {**self._values, name: values}
 
     def bounded(self, labels: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return labels, with what takes the place of values beyond the bounds."""
         changed: dict[str, Any] = {}
-        for name in _NAMES.intersection(labels):
-            value, known = labels[name], self._known[name]
-            kept = known.get(value) or self._added(name, known, value, labels)
+        for name in self._values.keys() & labels.keys():
+            value, values = labels[name], self._values[name]
+            kept = values.get(value) or self._added(name, values, value, labels)
             if kept != value:
                 changed[name] = kept
         return {**labels, **changed} if changed else labels
 
-    def _added(self, name: str, known: dict[str, str], value: str, labels: Mapping[str, Any]) -> str:
+    def _added(self, name: str, values: Values, value: str, labels: Mapping[str, Any]) -> str:
         if name == semconv.RESPONSE_MODEL and value == labels.get(semconv.REQUEST_MODEL):
             return value
-        cut = value[:MAX_LENGTH]
         with self._lock:
-            if cut in known or len(known) < MOST[name]:
-                return known.setdefault(cut, cut)
-        self._dropped.add(1, {semconv.TELEMETRY_PART: "label", semconv.TELEMETRY_REASON: name})
-        return semconv.OTHER
+            added = values.add(value[:MAX_LENGTH])
+        if added is None:
+            self._dropped.add(1, {semconv.TELEMETRY_PART: "label", semconv.TELEMETRY_REASON: name})
+            return semconv.OTHER
+        return added

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MOST_WAITING: Final = 256
 """Number of measurements of an instrument that are aggregated at once, by the thread that makes the last of them."""
 
-MOST_KNOWN: Final = 4096
-"""Maximum number of series that an instrument finds fast, twice the SDK's cardinality limit; then it begins anew."""
+MOST_KNOWN: Final = 20_000
+"""Maximum number of series that an instrument finds fast, twice the limit of `MetricLimits`; then it begins anew."""
 
 _here = threading.local()
 
