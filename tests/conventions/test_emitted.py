@@ -66,6 +66,7 @@ ELSEWHERE = {
     semconv.REPLAY_OF,
     semconv.WAKEUP_DELAY_SECONDS,  # tests/sdk/hubs/test_requests.py
     semconv.TELEMETRY_REASON,
+    semconv.METRIC_NAME,  # tests/exporters/test_metric_limits.py
 }
 """Names that need a tail sampler, an opt-in, a server that fails, a callback URL, a replay, telemetry that is lost."""
 

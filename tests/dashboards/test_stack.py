@@ -273,14 +273,17 @@ def test_targets_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_prometheus_is_started_for_what_the_dashboards_need() -> None:
-    """Exemplars are kept, OTLP is received, and both kinds of histograms are scraped."""
+    """Exemplars are kept, OTLP is received, and native histograms are scraped, without classic buckets."""
     given = SERVICES["prometheus"]["command"]
     assert "--web.enable-otlp-receiver" in given
     assert "--enable-feature=exemplar-storage,created-timestamp-zero-ingestion" in given
     config = read("prometheus/prometheus.yml")
     assert config["storage"]["exemplars"]["max_exemplars"] > 0
     [scrape] = [scrape for scrape in config["scrape_configs"] if scrape["job_name"] == "pellucid"]
-    assert all(scrape[key] is True for key in ONLY_3)
+    assert {key: scrape[key] for key in ONLY_3} == {
+        "scrape_native_histograms": True,
+        "always_scrape_classic_histograms": False,
+    }
 
 
 # --- Grafana ----------------------------------------------------------------------------------------------------------

@@ -46,7 +46,10 @@ _MESSAGES: Final = {
 
 
 def decode(body: bytes) -> Mapping[str, Any]:
-    """Return the families of an answer by name; nothing in it may be unknown, twice or left over."""
+    """Return the families of an answer by name; nothing in it may be unknown, twice or left over.
+
+    Native histograms with exemplars are in families of their own.
+    """
     found: dict[str, Any] = {}
     position = 0
     while position < len(body):
@@ -55,10 +58,18 @@ def decode(body: bytes) -> Mapping[str, Any]:
         assert position + length <= len(body), "the last family is cut off"
         position += length
         assert list(_unknown(family)) == []
-        assert family.name not in found
         assert family.name
         assert family.metric
-        found[family.name] = family
+        if family.name in found:
+            [metric], first = family.metric, found[family.name]
+            assert metric.histogram.exemplars
+            assert (family.type, family.help, family.unit) == (first.type, first.help, first.unit)
+            first.metric.append(metric)
+        else:
+            found[family.name] = family
+    for family in found.values():
+        labels = [tuple(sorted(labels_of(metric).items())) for metric in family.metric]
+        assert len(set(labels)) == len(labels)
     return found
 
 

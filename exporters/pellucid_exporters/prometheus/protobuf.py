@@ -33,6 +33,10 @@ _VARINT, _FIXED64, _BYTES = 0, 1, 2
 def encode_family(family: Family, escaping: str = UNDERSCORES) -> bytes:
     """Encode a family, prefixed with its length. Samples with foreign names follow as families of their own.
 
+    So does each native histogram with exemplars: of several in one family, Prometheus up to 3.13 reads the exemplars of
+    the first, unless it reads classic buckets too, because its parser goes on where it was in the exemplars of the one
+    before (`exemplarPos` in model/textparse/protobufparse.go).
+
     Args:
         family: Family from a collector.
         escaping: Escaping scheme of names with other characters than letters, digits and underscores.
@@ -55,9 +59,18 @@ def encode_family(family: Family, escaping: str = UNDERSCORES) -> bytes:
             series.setdefault(labels, {}).setdefault(suffix, []).append(sample)
         else:
             strays.setdefault(sample.name, []).append(sample)
-    bodies = ((labels, body(parts), _time_of(parts)) for labels, parts in series.items())
-    metrics = b"".join(_metric(labels, content, at, escaping) for labels, content, at in bodies if content)
-    written = _family(family, family.name + addition, kind, metrics, escaping, unit=family.unit)
+    together, alone = bytearray(), []
+    for labels, parts in series.items():
+        if content := body(parts):
+            metric = _metric(labels, content, _time_of(parts), escaping)
+            if _has_native_exemplars(parts):
+                alone.append(metric)
+            else:
+                together += metric
+    written = b"".join(
+        _family(family, family.name + addition, kind, metrics, escaping, unit=family.unit)
+        for metrics in (bytes(together), *alone)
+    )
     for name, samples in strays.items():
         singles = (_metric(tuple(sorted(it.labels.items())), _untyped({"": [it]}), None, escaping) for it in samples)
         written += _family(family, name, _UNTYPED, b"".join(singles), escaping)
@@ -110,6 +123,13 @@ def _histogram(parts: Parts) -> bytes:
         shown = [sample.exemplar for sample in buckets if sample.exemplar is not None]
         body += _native(natives[-1], sorted(shown, key=lambda exemplar: float(exemplar.timestamp or 0)))
     return _message(7, body + _created(15, parts)) if body else b""
+
+
+def _has_native_exemplars(parts: Parts) -> bool:
+    natives = [sample.native_histogram for sample in parts.get("", ()) if sample.native_histogram is not None]
+    return bool(natives) and (
+        bool(natives[-1].nh_exemplars) or any(sample.exemplar is not None for sample in parts.get("_bucket", ()))
+    )
 
 
 def _bucket(sample: Sample) -> bytes:
