@@ -13,6 +13,7 @@ import pytest
 
 from pellucid import semconv
 from pellucid.durable import NATSQueue, open_store
+from pellucid.telemetry.metrics import instruments_of
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters import configure
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from support.promql import Selector
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.prometheus]
+
+PATIENCE: Final = 300.0
+"""Seconds until every query has data, on a busy machine; some ten on a quiet one."""
 
 BOARDS: Final = dashboards()
 HISTOGRAMS: Final = {series(metric) for metric in semconv.METRICS if metric.kind == "histogram"}
@@ -108,7 +112,7 @@ async def test_no_panel_is_empty_in_a_normal_run() -> None:
     hub = Hub()
     try:
         with servers(telemetry) as found:
-            deadline = anyio.current_time() + 100
+            deadline = anyio.current_time() + PATIENCE
             while panels:
                 assert anyio.current_time() < deadline, list(panels)
                 await normal(telemetry, hub)
@@ -134,9 +138,9 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
     settings = Settings(service_name="shop", prometheus=Prometheus(port=0), otlp=NOWHERE, tail_sampling=sampling)
     telemetry = build(settings)
     hub, trouble = Hub(), Trouble(telemetry)
-    visits = telemetry.meter_provider.get_meter("shop").create_counter("visits")
-    for customer in range(2001):  # one more than OpenTelemetry's limit
-        visits.add(1, {"customer": str(customer)})
+    # As an overflow does; thousands of series would make each scrape slow.
+    overflows = instruments_of(telemetry.meter_provider).by_name[semconv.TELEMETRY_OVERFLOWS.name]
+    overflows.add(1, {semconv.METRIC_NAME: semconv.TOOL_DURATION.name})
     left = [asked for board in BOARDS.values() for asked in (*queries(board), *variable_queries(board))]
     misspelt = [each.misspelt() for each in left if each.misspelt() != each]
     assert len(misspelt) > 0.8 * len(left)  # the others ask for series that are not Pellucid's
@@ -150,7 +154,7 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
             tasks.start_soon(durable.runs.work)
             await messages.once()
             with servers(telemetry, alert_rules(tmp_path)) as found:
-                deadline = anyio.current_time() + 100
+                deadline = anyio.current_time() + PATIENCE
                 while left:
                     assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
                     await normal(telemetry, hub)
