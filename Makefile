@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 2)")
 
-.PHONY: help demo up down measure test test-frameworks test-migrating test-stack test-pythons test-opentelemetry package check format dashboards docs pictures bench storm fuzz coverage clean
+.PHONY: help demo up down measure test test-frameworks test-migrating test-stack test-kubernetes test-pythons test-opentelemetry package check format dashboards docs pictures bench storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -102,6 +102,10 @@ package: $(VENV)/package ## Build sdist and wheel into dist/, install them, list
 test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 15 minutes), alerts in real time.
 	@PYTHONPATH=tests $(BIN)/python -m stack.servers
 	@$(BIN)/python -m pytest tests/stack -m stack --timeout=2400 --durations=10 $(ARGS)
+
+test-kubernetes: $(VENV)/dev ## Check manifests and chart against schemas of Kubernetes and of operators, with helm: got from Go modules (once, 10 minutes).
+	@PYTHONPATH=tests $(BIN)/python -m deploy.schemas
+	@$(BIN)/python -m pytest tests/deploy $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest

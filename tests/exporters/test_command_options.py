@@ -15,6 +15,7 @@ demo --port banana
 demo --repeat nan
 demo durable --workers 0
 doctor --otlp banana
+export kubernetes out --name Banana
 doctor --metrics banana
 doctor --prometheus banana
 doctor --timeout banana
@@ -76,6 +77,7 @@ NESTED = """
 alerts relay
 dashboards export
 demo durable
+export kubernetes
 mcp serve
 rules check
 rules export
