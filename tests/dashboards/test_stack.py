@@ -86,13 +86,53 @@ def test_images_are_pinned() -> None:
     texts = [(ROOT / "docker-compose.yml").read_text(), (ROOT / "Dockerfile").read_text()]
     images = [image for text in texts for image in re.findall(r"(?:image:|FROM) (\S+)", text)]
     others = [image for image in images if not re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", image)]
-    assert len(images) == 9
-    assert sorted(others) == ["pellucid:local", "pellucid:local", "python:3.13-slim-bookworm"]
+    assert len(images) == 11
+    python = "python:3.13-slim-bookworm"
+    assert sorted(others) == ["pellucid-relay:local", "pellucid:local", python, python, "relay"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_hardened(name: str) -> None:
+    """Each is without rights, writes to volumes and /tmp only, and has limits of memory, processors and logs."""
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert service["cpus"] > 0
+    assert service["pids_limit"] > 0
+    assert service["restart"] == "unless-stopped"
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"relay", "demo"}))
+def test_servers_in_go_collect_garbage_before_their_limit(name: str) -> None:
+    """Go's soft limit is three quarters to nine tenths of what the container may use."""
+    units = {"m": 1, "g": 1024}
+    limit = SERVICES[name]["mem_limit"]
+    most = int(limit[:-1]) * units[limit[-1]]
+    soft = int(SERVICES[name]["environment"]["GOMEMLIMIT"].removesuffix("MiB"))
+    assert 0.75 * most <= soft <= 0.9 * most
+
+
+def test_prometheus_keeps_as_much_as_the_disk_has() -> None:
+    """What is kept has a limit in days and one in bytes."""
+    options = " ".join(SERVICES["prometheus"]["command"])
+    assert "--storage.tsdb.retention.time=" in options
+    assert "--storage.tsdb.retention.size=" in options
+
+
+def test_only_the_demo_has_git() -> None:
+    """The relay's image is a target without git; that of the demo is made of it."""
+    stages = dict(re.findall(r"(?ms)^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", (ROOT / "Dockerfile").read_text()))
+    assert {name: "git" in stage for name, stage in stages.items()} == {"build": False, "relay": False, "demo": True}
+    for name in ("relay", "demo"):
+        assert SERVICES[name]["build"] == {"context": ".", "target": name}
+        assert stages[name].rstrip().splitlines()[-1] != "USER root"
 
 
 def test_what_the_image_copies_is_there() -> None:
     """Each path that the Dockerfile copies exists, and `.dockerignore` lets it into the build."""
-    lines = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     paths = [path for line in lines for path in line.split()]
     assert len(paths) >= 8
     assert [path for path in paths if not (ROOT / path).exists() or is_ignored(path)] == []

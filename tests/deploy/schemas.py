@@ -40,7 +40,7 @@ SCHEMAS: Final = {
 """Files of modules, which are small beside the modules themselves."""
 PROGRAMS: Final = {
     "helm": "helm.sh/helm/v3/cmd/helm@v3.22.0",
-    "kustomize": "sigs.k8s.io/kustomize/kustomize/v5@v5.8.3",
+    "kustomize": "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2",
 }
 KUBERNETES: Final = "1.37.2"
 
@@ -107,6 +107,24 @@ def _go(*arguments: str) -> str:
     return done.stdout
 
 
+def _get() -> None:
+    """Download schemas and build programs that are missing, and remove what they were made of."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for module, files in SCHEMAS.items():
+        if all((CACHE / Path(file).name).exists() for file in files):
+            continue
+        print(f"{module} ...", flush=True)
+        folder = json.loads(_go("mod", "download", "-json", module))["Dir"]
+        for file in files:
+            shutil.copyfile(Path(folder, file), CACHE / Path(file).name)
+    for name, package in PROGRAMS.items():
+        if not (CACHE / name).exists():
+            print(f"{name}: building {package} ...", flush=True)
+            _go("install", "-ldflags=-s -w", package)
+    for name in ("go", "objects"):
+        shutil.rmtree(CACHE / name, ignore_errors=True)
+
+
 def main(*arguments: str) -> int:
     """Get what is missing, and print how long it took; `--there` only says what is missing."""
     if arguments == ("--there",):
@@ -118,18 +136,8 @@ def main(*arguments: str) -> int:
     if shutil.which("go") is None:
         print("getting schemas and helm: the program 'go' is not installed: https://go.dev/doc/install")
         return 1
-    CACHE.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    for module, files in SCHEMAS.items():
-        print(f"{module} ...", flush=True)
-        folder = json.loads(_go("mod", "download", "-json", module))["Dir"]
-        for file in files:
-            shutil.copyfile(Path(folder, file), CACHE / Path(file).name)
-    for name, package in PROGRAMS.items():
-        print(f"{name}: building {package} ...", flush=True)
-        _go("install", "-ldflags=-s -w", package)
-    for name in ("go", "objects"):
-        shutil.rmtree(CACHE / name, ignore_errors=True)
+    _get()
     print(f"{time.monotonic() - started:.0f} s")
     return 0
 

@@ -43,17 +43,23 @@ class Image:
         self.user = "root"
         self.folder = "/"
         self.entrypoint: list[str] = []
+        self.stages: list[str] = []
+        self.relay_has_git = True
+        self.relay_user = "root"
+        self.relay_says = ""
 
     def build(self, dockerfile: Path) -> None:
-        """Take the steps of a file."""
+        """Take the steps of a file, those of all stages in one root: each goes on from what the one before has."""
         text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
         for line in filter(None, text.splitlines()):
             step, _, rest = line.partition(" ")
             match step:
                 case "FROM":
-                    pass
+                    self._begin(*rest.split(" AS "))
                 case "RUN":
                     self.run("sh", "-c", rest)
+                case "COPY" if rest.startswith("--from=build /wheels /wheels"):
+                    pass  # there is one root for all stages
                 case "COPY":
                     self._copy(*shlex.split(rest))
                 case "USER":
@@ -64,6 +70,15 @@ class Image:
                     self.entrypoint = yaml.safe_load(rest)
                 case _:
                     pytest.fail(f"the Dockerfile has a step that is not tried: {line}")
+
+    def _begin(self, image: str, stage: str) -> None:
+        """Begin a stage; after `relay` say what it lacks."""
+        if image == "relay":
+            self.relay_has_git = (self.root / "usr/bin/git").exists()
+            self.relay_user = self.user
+            self.relay_says = self.run(*self.entrypoint, "runbook", "ToolHubSlow")
+        self.stages.append(stage)
+        self.user = "root"
 
     def run(self, *command: str, folder: str | None = None, timeout: float = 900) -> str:
         """Run a command in the root folder; it must succeed."""
@@ -137,6 +152,13 @@ def test_it_is_the_python_of_the_image(image: Image) -> None:
     """What is tried here has the minor version of the Dockerfile's image."""
     [version] = re.findall(r"^FROM python:(\d+\.\d+)-", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert image.run("python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip() == version
+
+
+def test_the_relay_has_no_git(image: Image) -> None:
+    """The stage of the relay serves runbooks as a user without rights, and git comes with the demo only."""
+    assert image.stages == ["build", "relay", "demo"]
+    assert (image.relay_has_git, image.relay_user) == (False, "pellucid")
+    assert "ToolHubSlow" in image.relay_says
 
 
 def test_the_commands_of_its_services_are_there(image: Image) -> None:
