@@ -101,6 +101,8 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
                 "python",
                 "prometheus",
                 "amtool",
+                "helm",
+                "kubectl",
                 "opentelemetry-instrument",
                 ".",
                 "export",
