@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
 
 import pytest
+import yaml
 
 from distribution import dependencies
 from support.pages import ROOT
@@ -15,7 +17,8 @@ GITHUB = ROOT / ".github"
 FORMS = {
     "vendor.github-issue-config": ["ISSUE_TEMPLATE/config.yml"],
     "vendor.github-issue-forms": [f"ISSUE_TEMPLATE/{name}.yml" for name in ("bug", "feature", "telemetry_name")],
-    "vendor.github-workflows": ["workflows/ci.yml"],
+    "vendor.github-workflows": ["workflows/ci.yml", "workflows/release.yml"],
+    "vendor.dependabot": ["dependabot.yml"],
 }
 
 
@@ -46,10 +49,31 @@ def test_licences_of_dependencies_are_compatible() -> None:
 
 @pytest.mark.parametrize("schema", FORMS)
 def test_forms_follow_the_schema_of_the_host(schema: str) -> None:
-    """GitHub's own schemas accept issue forms and the workflow; no other file is there."""
+    """GitHub's own schemas accept issue forms, workflows and the rest; no other file is there."""
     files = [GITHUB / name for name in FORMS[schema]]
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     known = {GITHUB / name for names in FORMS.values() for name in names}
     assert set(GITHUB.rglob("*.yml")) == known
+
+
+@pytest.mark.parametrize("name", FORMS["vendor.github-workflows"])
+def test_actions_are_pinned(name: str) -> None:
+    """Each action is a commit, with its tag as a comment; no job has rights that it does not name."""
+    text = (GITHUB / name).read_text(encoding="utf-8")
+    used = re.findall(r"uses: (.+)", text)
+    assert used
+    for action in used:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)
+    rights = yaml.safe_load(text)["permissions"]
+    assert set(rights.values()) <= {"read"}
+
+
+def test_what_is_published_has_no_password() -> None:
+    """Only the job that publishes and the one that attests get a token of the workflow, and none reads a secret."""
+    text = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert "secrets." not in text
+    jobs = yaml.safe_load(text)["jobs"]
+    assert {name for name, job in jobs.items() if "id-token" in job["permissions"]} == {"attest", "publish"}
+    assert jobs["publish"]["environment"] == "pypi"

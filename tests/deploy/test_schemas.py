@@ -54,6 +54,23 @@ def test_kustomize_builds_what_is_exported(name: str, tmp_path: Path) -> None:
     assert {each["metadata"]["namespace"] for each in found.values()} == {"agents"}
 
 
+def test_the_overlay_of_the_documentation_is_built(tmp_path: Path) -> None:
+    """It labels all objects, and lets each PodMonitor look into all namespaces."""
+    assert main(["export", "kubernetes", str(tmp_path / "manifests"), *SETUPS["durable"]]) == 0
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    [overlay] = re.findall(r"^```yaml\n(apiVersion: kustomize.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay" / "kustomization.yaml").write_text(overlay)
+    done = subprocess.run(
+        [CACHE / "kustomize", "build", tmp_path / "overlay"], capture_output=True, text=True, check=True
+    )
+    found = objects(done.stdout)
+    assert {each["metadata"]["labels"]["release"] for each in found.values()} == {"kube-prometheus-stack"}
+    monitors = [each for (kind, _), each in found.items() if kind == "PodMonitor"]
+    assert [each["spec"]["namespaceSelector"] for each in monitors] == [{"any": True}] * 2
+    assert [said for each in monitors for said in errors(each)] == []
+
+
 def test_schemas_take_the_examples_of_the_documentation() -> None:
     """Each manifest in docs/kubernetes.md is one that Kubernetes knows."""
     text = (ROOT / "docs" / "kubernetes.md").read_text()
