@@ -46,11 +46,13 @@ def rendered(name: str, *arguments: str) -> str:
 
 def test_the_chart_has_no_second_copy() -> None:
     """Rules, dashboards and configurations of collectors are links to the shipped files."""
-    files = CHART / "files"
-    assert (files / "pellucid_rules.yml").resolve() == RULES_FILE
-    assert (files / "dashboards").resolve() == FOLDER
-    assert all(file.is_symlink() and file.exists() for file in files.iterdir())
-    assert len(list(files.iterdir())) == 4
+    links = [path for path in (CHART / "files").rglob("*") if not path.is_dir()]
+    assert all(path.is_symlink() for path in links)
+    configurations = [
+        RULES_FILE.parent.parent / "kubernetes" / f"collector-{tier}.yaml" for tier in ("agent", "gateway")
+    ]
+    shipped = {RULES_FILE, *FOLDER.glob("*.json"), *configurations}
+    assert {path.resolve() for path in links} == shipped, "make a link for each dashboard, and remove those of none"
 
 
 def test_every_value_is_explained() -> None:
@@ -127,10 +129,18 @@ def test_a_release_fits_into_its_secret() -> None:
     """Helm keeps chart, values and manifest compressed in one secret of at most 1 MiB."""
     manifest = rendered("no-operators")
     files = [file for file in CHART.rglob("*") if file.is_file()]
-    files += list((CHART / "files" / "dashboards").iterdir())
     chart = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
     release = gzip.compress(json.dumps({"chart": chart, "manifest": manifest}).encode(), 9)
     assert len(base64.b64encode(release)) < ONE_MIB / 2
+
+
+def test_the_archive_has_what_links_lead_to(tmp_path: Path) -> None:
+    """`helm package` puts rules, dashboards and configurations into the archive, which renders the same."""
+    helm("package", str(CHART), f"--destination={tmp_path}")
+    [archive] = tmp_path.glob("*.tgz")
+    values = f"--values={CHART / 'ci' / 'durable.yaml'}"
+    text = helm("template", "pellucid", str(archive), values, f"--kube-version={KUBERNETES}")
+    assert objects(text) == objects(rendered("durable"))
 
 
 def test_rules_of_your_own_replace_the_shipped_ones(tmp_path: Path) -> None:
