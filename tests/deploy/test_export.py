@@ -223,7 +223,16 @@ def test_names_begin_with_the_name_that_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--name Upper", "--prometheus banana", "--part kitchen", "--set banana=1", f"--name {'a' * 40}"]
+    "arguments",
+    [
+        "--name Upper",
+        f"--name {'a' * 40}",
+        "--prometheus banana",
+        "--traces-endpoint http://jaeger:4317",
+        "--agent support",
+        "--part kitchen",
+        "--set banana=1",
+    ],
 )
 def test_options_that_make_no_sense_are_refused(
     arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

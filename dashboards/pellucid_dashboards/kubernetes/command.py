@@ -35,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     export.add_argument(
         "--agent",
+        type=_agent,
         action="append",
         default=[],
         metavar="MODULE:NAME",
@@ -70,6 +71,7 @@ def _add_addresses(parser: ArgumentParser) -> None:
     parser.add_argument("--traces", default=_DEFAULTS.traces, metavar="URL", help="Jaeger, for browsers (%(default)s)")
     parser.add_argument(
         "--traces-endpoint",
+        type=_endpoint,
         default=_DEFAULTS.traces_endpoint,
         metavar="HOST:PORT",
         help="takes spans by OTLP over gRPC (%(default)s)",
@@ -121,6 +123,18 @@ def _name(text: str) -> str:
     """Return a name as Kubernetes takes it, with room for what is put behind it."""
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", text):
         raise ArgumentTypeError(f"{text!r} is not a name of up to 30 lower-case letters, digits and hyphens")
+    return text
+
+
+def _agent(text: str) -> str:
+    if not re.fullmatch(r"[^\s:]+:[^\s:]+", text):
+        raise ArgumentTypeError(f"{text!r} is not MODULE:NAME, such as app.agents:support")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    if not re.fullmatch(r"[^\s/]+:[0-9]+", text):
+        raise ArgumentTypeError(f"{text!r} is not HOST:PORT, such as jaeger:4317")
     return text
 
 
