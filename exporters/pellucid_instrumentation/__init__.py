@@ -1,4 +1,4 @@
-"""Pellucid's telemetry for agents that were not written with Pellucid: the MCP client below their frameworks.
+"""Pellucid's telemetry for agents that were not written with Pellucid, and for the MCP servers that agents call.
 
 ```python
 from pellucid_instrumentation import ObservedHub, instrument
@@ -10,7 +10,7 @@ instrument(hubs={"mcp.example.com/*": ObservedHub("search", objective=0.5)})
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid.module_names import module_getattr
 from pellucid_instrumentation.hubs import Endpoint, Hubs, ObservedHub
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 else:
     __getattr__ = module_getattr(__name__, deprecated={"Hub": (__name__, "ObservedHub")})
 
-__all__ = ["Endpoint", "Hubs", "ObservedHub", "instrument", "uninstrument"]
+__all__ = [
+    "Endpoint",
+    "Hubs",
+    "ObservedHub",
+    "instrument",
+    "instrument_server",
+    "uninstrument",
+    "uninstrument_server",
+]
 
 _lock: Final = threading.Lock()
 
@@ -50,6 +58,37 @@ def uninstrument() -> None:
     """Restore the MCP SDK and the frameworks."""
     with _lock:
         _instrumentor().uninstrument()
+
+
+def instrument_server(server: Any, objective: float | None = None) -> None:
+    """Observe all requests to an MCP server: spans, durations, sessions, and what is in flight.
+
+    It needs no more than the package that the server is made with. A further call changes the objective.
+
+    Args:
+        server: A `Server`, `MCPServer` or `FastMCP` of the package `mcp` (1.x or 2.x), or a `FastMCP` of `fastmcp`.
+        objective: Seconds that a request should take; exported for alerts, with the number of those that took longer.
+
+    Raises:
+        ConfigError: it is not such a server, or the objective is not positive.
+    """
+    from pellucid_instrumentation.servers.instrumenting import instrument as instrument_one
+
+    instrument_one(server, objective)
+
+
+def uninstrument_server(server: Any) -> None:
+    """Restore an MCP server; what is in flight is observed to its end.
+
+    Args:
+        server: As for `instrument_server`.
+
+    Raises:
+        ConfigError: it is not such a server.
+    """
+    from pellucid_instrumentation.servers.instrumenting import restore
+
+    restore(server)
 
 
 def _instrumentor() -> PellucidInstrumentor:

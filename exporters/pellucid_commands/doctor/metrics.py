@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_commands.doctor.findings import Finding, Setup
 from pellucid_commands.doctor.web import Page, Unreachable, fetch, unreachable
 from pellucid_exporters.collected import OVERFLOW
@@ -82,7 +83,7 @@ def _read(url: str, page: Page) -> Iterator[Finding]:
 
 
 def _families(families: Mapping[str, Family]) -> Iterator[Finding]:
-    expected = {to_name(metric.name, metric.unit, metric.kind)[0]: metric for metric in semconv.METRICS}
+    expected = {to_name(metric.name, metric.unit, metric.kind)[0]: metric for metric in ALL_METRICS}
     present = {name: families[name] for name in expected if name in families and families[name].samples}
     if not present:
         remedy = "run an agent, in this process and with this configuration, and ask again"

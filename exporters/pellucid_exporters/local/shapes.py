@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pellucid import semconv
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_exporters.local.bodies import DIGEST, LONGEST_INLINE, digest_of, utf8
 from pellucid_exporters.stored.rows import BODY
 
@@ -29,7 +30,7 @@ FREE: Final = ""
 _Selection: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 _CONSTANT: Final = frozenset(
-    {name for metric in semconv.METRICS for name in metric.attributes} | {semconv.PHASE, semconv.OUTCOME}
+    {name for metric in ALL_METRICS for name in metric.attributes} | {semconv.PHASE, semconv.OUTCOME}
 )
 _DIGESTS: Final = frozenset(
     {semconv.INPUT_DIGEST, semconv.OUTPUT_DIGEST, semconv.CATALOG_DIGEST, semconv.REQUEST_DIGEST}

@@ -22,7 +22,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from pellucid import semconv
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_exporters.prometheus.naming import Labels, encodable, to_labels, to_name
 from pellucid_exporters.prometheus.native_histograms import Native
 from pellucid_exporters.sampling.exemplars import ExemplarBuffer
@@ -41,7 +41,7 @@ RESERVED_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
 CLASSIC_BOUNDS: Final = tuple(digit * 10.0**power for power in range(-3, 7) for digit in (1, 2.5, 5))
 """Buckets for exponential histograms that are not in `semconv`; fixed, so that the set of series is stable."""
 
-_SEMCONV_BOUNDS: Final = {metric.name: metric.buckets for metric in semconv.METRICS if metric.buckets}
+_SEMCONV_BOUNDS: Final = {metric.name: metric.buckets for metric in ALL_METRICS if metric.buckets}
 
 
 @dataclass(frozen=True, slots=True)

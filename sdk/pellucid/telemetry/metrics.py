@@ -84,13 +84,16 @@ class Instruments:
         by_name: Histograms and counters by name.
         hubs: State behind the observable gauges of providers.
         labels: Bounds of labels.
+        meter: Meter of the instruments.
+        more: Instruments of other packages, by the name of the package.
         readers: Readers behind those of stores.
         counts_usage: Whether the application opted in to the newest conventions, which count tokens with counters
             instead of a histogram.
     """
 
     def __init__(self, provider: MeterProvider) -> None:
-        meter = provider.get_meter(semconv.SCOPE, __version__)
+        self.meter = meter = provider.get_meter(semconv.SCOPE, __version__)
+        self.more: dict[str, Any] = {}
         self.hubs = hubs = Hubs()
         self.readers = readers = Readers()
         self.by_name: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.events import ApprovalDecided, ApprovalRequested, AsyncToolDispatched
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry.labels import MAX_LENGTH, MOST
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
@@ -19,7 +20,7 @@ Expected: TypeAlias = dict[str, dict[Labels, list[float]]]
 SDK_BOUNDS: Final = (
     0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0,
 )  # fmt: skip
-METRICS: Final = {metric.name: metric for metric in semconv.METRICS}
+METRICS: Final = {metric.name: metric for metric in ALL_METRICS}
 PHASE_OF: Final[Mapping[str, str]] = {
     **{phase.duration.name: phase.name for phase in PHASES.values()},
     semconv.TOKEN_USAGE.name: semconv.INFERENCE,
