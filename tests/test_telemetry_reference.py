@@ -10,6 +10,8 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
+from pellucid.semconv import servers
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry import phases
 
 PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
@@ -17,7 +19,7 @@ METRICS = PAGE.split("\n## Metrics\n")[1]
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
 EMITTED = {
     value
-    for name, value in vars(semconv).items()
+    for name, value in (vars(semconv) | vars(servers)).items()
     if name.isupper() and isinstance(value, str) and "." in value and name not in ("EXCEPTION_EVENT", "HUB_LISTING")
 }
 """Names of attributes."""
@@ -47,7 +49,7 @@ def test_no_attribute_is_made_up() -> None:
     assert {name for phase in PHASES for name in (*phase.names.values(), *phase.attributes)} <= EMITTED
 
 
-@pytest.mark.parametrize("metric", semconv.METRICS, ids=lambda metric: metric.name)
+@pytest.mark.parametrize("metric", ALL_METRICS, ids=lambda metric: metric.name)
 def test_each_metric_is_described(metric: semconv.Metric) -> None:
     """With its type, unit, labels, meaning and buckets."""
     found = re.search(rf"^\| `{re.escape(metric.name)}` \|(.*)\|(.*)\|(.*)\|$", METRICS, re.MULTILINE)
@@ -63,7 +65,7 @@ def test_each_metric_is_described(metric: semconv.Metric) -> None:
 
 def test_no_metric_is_made_up() -> None:
     """Each that is described is there."""
-    assert set(rows("Metrics")) == {metric.name for metric in semconv.METRICS}
+    assert set(rows("Metrics")) == {metric.name for metric in ALL_METRICS}
 
 
 def test_each_event_is_described() -> None:

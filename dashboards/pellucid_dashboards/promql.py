@@ -6,7 +6,7 @@ from typing import Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
-from pellucid_exporters.alerting.outcomes import BROKEN, HALTED, UNANSWERED
+from pellucid_exporters.alerting.outcomes import BROKEN, HALTED, NOT_SERVED, OPEN_BY_DESIGN, UNANSWERED
 
 JOB: Final = "job"
 INSTANCE: Final = "instance"
@@ -53,3 +53,8 @@ NOT_HALTED: Final = where(semconv.ERROR_TYPE, "!=", HALTED)
 BROKEN_REQUESTS: Final = where(semconv.OUTCOME, "=~", *BROKEN)
 ANSWERED_REQUESTS: Final = where(semconv.OUTCOME, "=", semconv.COMPLETED)
 UNANSWERED_REQUESTS: Final = where(semconv.OUTCOME, "=~", *UNANSWERED)
+
+REQUESTS: Final = where(semconv.MCP_METHOD_NAME, "!~", *OPEN_BY_DESIGN)
+"""Messages to a server that it answers at once: no notifications, and no requests that stay open by design."""
+OWN_FAILURES: Final = where(semconv.ERROR_TYPE, "!~", "", *NOT_SERVED)
+"""Failures of a server, as opposed to cancellations and wrong requests."""

@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models import units
 
 from pellucid import semconv
 from pellucid.cli import main
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.dashboard_files import FOLDER
 from pellucid_dashboards.grafana import dashboards, write_dashboards
 from pellucid_dashboards.names import label, series
@@ -39,7 +40,7 @@ LABELS = {
     **{
         series(metric, suffix): {"job", "instance", *map(label, metric.attributes)}
         | ({"le"} if suffix == "_bucket" else set())
-        for metric in semconv.METRICS
+        for metric in ALL_METRICS
         for suffix in SUFFIXES[metric.kind]
     },
 }

@@ -14,6 +14,7 @@ import pytest
 from pellucid import semconv
 from pellucid.durable import NATSQueue, open_store
 from pellucid.telemetry.metrics import instruments_of
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters import configure
@@ -42,7 +43,7 @@ PATIENCE: Final = 300.0
 """Seconds until every query has data, on a busy machine; some ten on a quiet one."""
 
 BOARDS: Final = dashboards()
-HISTOGRAMS: Final = {series(metric) for metric in semconv.METRICS if metric.kind == "histogram"}
+HISTOGRAMS: Final = {series(metric) for metric in ALL_METRICS if metric.kind == "histogram"}
 NOWHERE: Final = Otlp(endpoint="http://127.0.0.1:9", metrics=False, timeout=0.2)
 """Nobody listens there: what is sent is lost, and counted."""
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pellucid import ConfigError, semconv
+from pellucid import ConfigError
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.grafana.overview import ALERTS as OVERVIEW
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import RULES_FILE, Alert, Record, Thresholds, all_groups, render
@@ -32,13 +33,13 @@ WANTED = {
     "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
     "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected", "RunsNotContinuing",
     "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping",
-    "MetricLabelsOverflow", "TargetMissing",
+    "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing", "ToolServerHanging",
 }  # fmt: skip
 
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum")}
 OF_METRICS = {
     series(metric, suffix): {label(attribute) for attribute in metric.attributes}
-    for metric in semconv.METRICS
+    for metric in ALL_METRICS
     for suffix in SUFFIXES.get(metric.kind, ("",))
 }
 OF_PROMETHEUS = {"job", "instance", "le", "alertname", "alertstate", "missing"}
@@ -142,7 +143,7 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
     assert "$value" in read["annotations"]["summary"]
     assert read["annotations"]["runbook_url"].startswith(f"http://localhost:9095/runbooks/{alert.name}?{{{{ range")
     assert re.fullmatch(
-        r"http://localhost:3000/d/pellucid-(overview|tool-hubs|runs-and-models|tools|external-work|telemetry-health)\?var-service=\S.*",
+        r"http://localhost:3000/d/pellucid-(overview|tool-hubs|tool-servers|runs-and-models|tools|external-work|telemetry-health)\?var-service=\S.*",
         read["annotations"]["dashboard_url"],
     )
 

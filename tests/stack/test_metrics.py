@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from pellucid import semconv
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import series
 from pellucid_dashboards.rules import Record, all_groups
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.stack]
 
 PATIENCE: Final = 240.0
-HISTOGRAMS: Final = sorted(series(metric) for metric in semconv.METRICS if metric.kind == "histogram")
+HISTOGRAMS: Final = sorted(series(metric) for metric in ALL_METRICS if metric.kind == "histogram")
 RECORDED: Final = [rule.name for group in all_groups(Context()) for rule in group.rules if isinstance(rule, Record)]
 DISCOVERIES: Final = series(semconv.DISCOVERY_DURATION)
 

@@ -12,6 +12,7 @@ from pellucid_dashboards.grafana import (
     runs_and_models,
     telemetry_health,
     tool_hubs,
+    tool_servers,
     tools,
 )
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Return all dashboards by uid."""
-    modules = (overview, tool_hubs, runs_and_models, tools, external_work, telemetry_health)
+    modules = (overview, tool_hubs, runs_and_models, tools, tool_servers, external_work, telemetry_health)
     return {module.UID: module.dashboard() for module in modules}
 
 

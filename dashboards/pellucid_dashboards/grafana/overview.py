@@ -41,6 +41,7 @@ from pellucid_dashboards.promql import BROKEN_REQUESTS, FAILED, NOT_HALTED, SUCC
 UID: Final = "pellucid-overview"
 _NAMES: Final = (
     "ToolHub.*",
+    "ToolServer.*",
     "ToolCatalogChanging",
     "DiscoveryCacheMissStorm",
     "ToolFailing",

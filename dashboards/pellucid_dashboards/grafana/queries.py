@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
+from pellucid.semconv.servers import SERVER_OPERATION_DURATION
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.promql import where
 from pellucid_exporters.alerting.outcomes import REFUSALS
@@ -28,8 +29,9 @@ PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
 MODEL: Final = f'{label(semconv.REQUEST_MODEL)}=~"$model"'
 TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
 
-OF_AGENTS: Final = (semconv.COMPOSE_DURATION, semconv.DISCOVERY_DURATION)
-"""Histograms of processes with agents; those of other frameworks have the second one only."""
+OF_AGENTS: Final = (semconv.COMPOSE_DURATION, semconv.DISCOVERY_DURATION, SERVER_OPERATION_DURATION)
+"""Histograms of processes with agents, of which those of other frameworks have the second one only, and of tool
+servers."""
 
 _KIND: Final = label(semconv.PROVIDER_KIND)
 _ID: Final = label(semconv.PROVIDER_ID)

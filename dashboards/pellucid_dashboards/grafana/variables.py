@@ -9,6 +9,7 @@ from grafana_foundation_sdk.models.common import DataSourceRef
 from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption, VariableRefresh, VariableSort
 
 from pellucid import semconv
+from pellucid.semconv.servers import SERVER_OPERATION_DURATION
 from pellucid_dashboards.grafana.links import TRACED
 from pellucid_dashboards.grafana.queries import HUB, OF_AGENTS, SERVICE, of_agents, values
 
@@ -22,6 +23,7 @@ _LABELS: Final = {
     "agent": ("Agent", values([semconv.AGENT_DURATION], semconv.AGENT_NAME, SERVICE)),
     "provider": ("Tool provider", values([semconv.TOOL_DURATION], semconv.PROVIDER_ID, SERVICE)),
     "model": ("Model", values([semconv.OPERATION_DURATION], semconv.REQUEST_MODEL, SERVICE)),
+    "server": ("Tool server", values([SERVER_OPERATION_DURATION], semconv.MCP_SERVER_NAME, SERVICE)),
     "tool": ("Tool", values([semconv.TOOL_DURATION], semconv.TOOL_NAME, SERVICE)),
 }
 _HUBS: Final = (

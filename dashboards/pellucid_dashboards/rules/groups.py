@@ -8,6 +8,7 @@ from pellucid_dashboards.rules.discovery import discovery_records
 from pellucid_dashboards.rules.durable import durable_alerts, durable_records
 from pellucid_dashboards.rules.hubs import hub_alerts
 from pellucid_dashboards.rules.model import Group
+from pellucid_dashboards.rules.servers import server_alerts, server_records
 from pellucid_dashboards.rules.upkeep import upkeep_alerts
 from pellucid_dashboards.rules.work import work_alerts, work_records
 from pellucid_exporters.alerting.definition import Context
@@ -22,5 +23,6 @@ def all_groups(context: Context) -> Sequence[Group]:
         Group(name="pellucid-tool-hubs", rules=[*discovery_records(context), *hub_alerts(context)]),
         Group(name="pellucid-work", rules=[*work_records(context), *work_alerts(context)]),
         Group(name="pellucid-durable-runs", rules=[*durable_records(context), *durable_alerts(context)]),
+        Group(name="pellucid-tool-servers", rules=[*server_records(context), *server_alerts(context)]),
         Group(name="pellucid-upkeep", rules=[*upkeep_alerts(context)]),
     )

@@ -42,3 +42,9 @@ COMBINED: Final = "combined"
 
 UNDELIVERED: Final = ("expired", "failed")
 """Values of `pellucid.async_tool.status` of results that are failures, or did not arrive before the deadline."""
+
+OPEN_BY_DESIGN: Final = ("notifications/.*", "subscriptions/listen", "tasks/result")
+"""Values of `mcp.method.name` of messages that a server does not answer at once, as regular expressions."""
+
+NOT_SERVED: Final = ("cancelled", "-32700", "-32600", "-32601", "-32602")
+"""Values of `error.type` of requests to a server that the client cancelled, or had made wrong."""

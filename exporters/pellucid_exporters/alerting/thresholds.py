@@ -121,6 +121,27 @@ class DurableThresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerThresholds:
+    """Limits of the alerts on tool servers, seen from inside; each declares its own objective.
+
+    Attributes:
+        server_slow: Share of a server's requests that may take longer than its objective.
+        server_slow_min: Requests in 10 min.
+        server_failing: Share of a server's requests that fail.
+        server_failing_min: Failed requests in 10 min.
+        server_hanging_after: Seconds for which a request may be in flight.
+        server_hanging_objectives: The same in multiples of the server's own objective, if that is longer.
+    """
+
+    server_slow: float = 0.05
+    server_slow_min: float = 20.0
+    server_failing: float = 0.2
+    server_failing_min: float = 5.0
+    server_hanging_after: float = 60.0
+    server_hanging_objectives: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpkeepThresholds:
     """Limits of the alerts on observability itself, and where alerts link to.
 
@@ -145,7 +166,7 @@ class UpkeepThresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds(UpkeepThresholds, DurableThresholds, WorkThresholds, HubThresholds):
+class Thresholds(UpkeepThresholds, ServerThresholds, DurableThresholds, WorkThresholds, HubThresholds):
     """All limits that alerts compare with; each group describes its own.
 
     A number of failures or calls that an alert needs keeps a single failed call in a quiet night from paging.
@@ -205,6 +226,8 @@ SHARES: Final = (
     "run_failing",
     "external_failing",
     "external_deadline_used",
+    "server_slow",
+    "server_failing",
 )
 _NAMES: Final = [field.name for field in fields(Thresholds)]
 
