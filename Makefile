@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 2)")
 
-.PHONY: help demo up down measure test test-frameworks test-migrating test-stack test-kubernetes test-pythons test-opentelemetry package check format dashboards docs pictures bench storm fuzz coverage clean
+.PHONY: help demo up down measure test test-frameworks test-servers test-migrating test-stack test-kubernetes test-pythons test-opentelemetry package check format dashboards docs pictures bench storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -90,6 +90,9 @@ test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other
 
 test-frameworks: $(VENV)/dev ## Run agents of other frameworks, instrumented (downloads them); one of them: ARGS="strands-agents".
 	@PYTHONPATH=tests $(BIN)/python -m bench.frameworks $(ARGS)
+
+test-servers: $(VENV)/dev ## Instrument MCP servers of other versions and packages (downloads them).
+	@PYTHONPATH=tests $(BIN)/python -m bench.server_versions
 
 test-pythons: $(VENV)/dev ## Run the fast part of the test suite on the other Pythons of this machine; more: ARGS="tests".
 	@PYTHONPATH=tests $(BIN)/python -m distribution.pythons $(ARGS)

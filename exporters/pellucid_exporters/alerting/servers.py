@@ -25,8 +25,8 @@ def failing(context: Context, words: Words) -> Definition:
         after=120.0,
         summary=f"{words.subject} fails: {words.value} of its requests in {context.window(TEN_MINUTES)}; the limit is "
         f"{share(context.thresholds.server_failing)}.",
-        description="Callers got an error, or a result that says that the tool failed. Requests that clients cancelled, "
-        "or that were wrong, are not failures.",
+        description="Callers got an error, or a result that says that the tool failed. Requests that clients "
+        "cancelled, or that were wrong, are not failures.",
     )
 
 

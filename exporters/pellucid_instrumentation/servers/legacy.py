@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -190,14 +191,12 @@ class _Handshakes:
     @classmethod
     def add(cls) -> None:
         """Patch, unless that is done."""
-        from mcp.server.session import ServerSession as Theirs
-
         with cls._lock:
             cls._users += 1
             if cls._users > 1:
                 return
-            original: Any = Theirs._received_request  # type: ignore[attr-defined]  # of mcp 1.x  # noqa: SLF001
-            cls._original = original
+            sessions = _loaded("mcp.server.session").ServerSession
+            original = cls._original = sessions._received_request  # noqa: SLF001
 
             async def received(session: Any, responder: Any) -> Any:
                 running = _running.get()
@@ -208,25 +207,27 @@ class _Handshakes:
                     return await original(session, responder)
                 return await _observe(request, responder, original(session, responder))
 
-            Theirs._received_request = received  # type: ignore[attr-defined]  # noqa: SLF001
+            sessions._received_request = received  # noqa: SLF001
 
     @classmethod
     def remove(cls) -> None:
         """Restore the sessions after the last server."""
-        from mcp.server.session import ServerSession as Theirs
-
         with cls._lock:
             cls._users -= 1
             if cls._users == 0:
-                Theirs._received_request = cls._original  # type: ignore[attr-defined]  # noqa: SLF001
+                _loaded("mcp.server.session").ServerSession._received_request = cls._original  # noqa: SLF001
 
 
 def _version_of(session: Any) -> str | None:
     """Return the version that a session has negotiated, as the SDK does it."""
-    from mcp.shared.version import SUPPORTED_PROTOCOL_VERSIONS  # type: ignore[import-not-found]  # of mcp 1.x
-    from mcp.types import LATEST_PROTOCOL_VERSION
-
     asked = getattr(session.client_params, "protocolVersion", None)
     if asked is None:
         return None
-    return str(asked) if asked in SUPPORTED_PROTOCOL_VERSIONS else LATEST_PROTOCOL_VERSION
+    if asked in _loaded("mcp.shared.version").SUPPORTED_PROTOCOL_VERSIONS:
+        return str(asked)
+    return str(_loaded("mcp.types").LATEST_PROTOCOL_VERSION)
+
+
+def _loaded(module: str) -> Any:
+    """Return a module of the SDK, which the server was made with."""
+    return sys.modules[module]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
@@ -17,11 +17,15 @@ from pellucid.semconv.servers import PROMPT_NAME
 from pellucid.telemetry import CapturedValue, Scope
 from pellucid.telemetry.labels import MAX_LENGTH
 from pellucid.text import excerpt
+from pellucid.version import __version__
 from pellucid_instrumentation.failures import CANCELLED
 from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.servers.observed import ObservedServer, outside_of_runs
 from pellucid_instrumentation.servers.outcomes import Outcome, failure_in, failure_of, value_of
 from pellucid_instrumentation.servers.state import instruments_of
+
+SCOPE: Final = "pellucid.mcp.server"
+"""Instrumentation scope of the spans."""
 
 STREAMS: Final = frozenset({"subscriptions/listen", "tasks/result"})
 """Requests that stay open by design, however fast the server is."""
@@ -70,8 +74,8 @@ class ServedRequest:
         self._span: Span = trace.INVALID_SPAN
         self._content: Any = None
         self._is_open = True
-        if self._scope.tracer is not None:
-            self._start_span()
+        if (tracer := _tracer_of(self._scope)) is not None:
+            self._start_span(tracer)
         if message.request_id is not None and message.method not in STREAMS:
             server.state.started(self, (self._method, self._tool_label()))
 
@@ -111,9 +115,8 @@ class ServedRequest:
         """Record an error that the server answered with."""
         self._end(failure)
 
-    def _start_span(self) -> None:
+    def _start_span(self, tracer: Tracer) -> None:
         scope, message = self._scope, self._message
-        assert scope.tracer is not None
         ambient = trace.get_current_span().get_span_context()
         parent = trace.get_current_span(self._parent).get_span_context()
         links = [Link(ambient)] if ambient.is_valid and ambient.trace_id != parent.trace_id else None
@@ -123,7 +126,7 @@ class ServedRequest:
             attributes[semconv.JSONRPC_REQUEST_ID] = excerpt(str(message.request_id), MAX_ID)
         if target is not None:
             attributes[semconv.TOOL_NAME if self._is_call else PROMPT_NAME] = target
-        span = scope.tracer.start_span(
+        span = tracer.start_span(
             f"{self._method} {target}" if target is not None else self._method,
             self._parent,
             SpanKind.SERVER,
@@ -217,6 +220,20 @@ def transport_of(is_http: bool | None) -> dict[str, AttributeValue]:
     if is_http:
         return {semconv.NETWORK_TRANSPORT: "tcp", semconv.NETWORK_PROTOCOL_NAME: "http"}
     return {semconv.NETWORK_TRANSPORT: "pipe"}
+
+
+_known: Final[list[tuple[TracerProvider, Tracer]]] = []
+"""Latest provider, and its tracer."""
+
+
+def _tracer_of(scope: Scope) -> Tracer | None:
+    """Return what makes the spans of servers, which are of no phase; None if nothing does."""
+    if scope.tracer is None:
+        return None
+    provider = scope.pipeline.tracer_provider or trace.get_tracer_provider()
+    if not _known or _known[0][0] is not provider:
+        _known[:] = [(provider, provider.get_tracer(SCOPE, __version__))]
+    return _known[0][1]
 
 
 def _parent_of(message: Message) -> Context:
