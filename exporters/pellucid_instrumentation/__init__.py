@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid.module_names import module_getattr
+from pellucid.telemetry import Pipeline
 from pellucid_instrumentation.hubs import Endpoint, Hubs, ObservedHub
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def uninstrument() -> None:
         _instrumentor().uninstrument()
 
 
-def instrument_server(server: Any, objective: float | None = None) -> None:
+def instrument_server(server: Any, objective: float | None = None, *, telemetry: Pipeline | None = None) -> None:
     """Observe all requests to an MCP server: spans, durations, sessions, and what is in flight.
 
     It needs no more than the package that the server is made with. A further call changes the objective.
@@ -68,13 +69,14 @@ def instrument_server(server: Any, objective: float | None = None) -> None:
     Args:
         server: A `Server`, `MCPServer` or `FastMCP` of the package `mcp` (1.x or 2.x), or a `FastMCP` of `fastmcp`.
         objective: Seconds that a request should take; exported for alerts, with the number of those that took longer.
+        telemetry: Destination, such as what `configure(set_global=False)` returns; without, the default one.
 
     Raises:
         ConfigError: it is not such a server, or the objective is not positive.
     """
     from pellucid_instrumentation.servers.instrumenting import instrument as instrument_one
 
-    instrument_one(server, objective)
+    instrument_one(server, objective, telemetry)
 
 
 def uninstrument_server(server: Any) -> None:

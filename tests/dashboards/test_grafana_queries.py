@@ -13,8 +13,8 @@ import pytest
 
 from pellucid import semconv
 from pellucid.durable import NATSQueue, open_store
+from pellucid.semconv.servers import ALL_METRICS, SERVER_OBJECTIVE
 from pellucid.telemetry.metrics import instruments_of
-from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters import configure
@@ -22,7 +22,7 @@ from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.sampling.rules import TailSampling
 from support.dashboard_queries import panel_queries, queries, variable_queries
-from support.dashboard_scenes import Durable, Hub, Messages, Trouble, changing, connecting, normal
+from support.dashboard_scenes import Durable, Hub, Messages, ToolServer, Trouble, changing, connecting, normal
 from support.nats_server import nats_server
 from support.prometheus_server import prometheus_server, scrape_config
 from support.promql import parse
@@ -91,12 +91,15 @@ def servers(telemetry: Telemetry, rules: Path | None = None) -> Iterator[Servers
 
 
 def alert_rules(folder: Path) -> Path:
-    """Return a file with an alert of a hub that fires and one that is pending, as the shipped rules make them."""
+    """Return a file with alerts of a hub and of a server that fire and that are pending, as the shipped rules make them."""
     objective = f"max by (job, {label(semconv.PROVIDER_ID)}) ({series(semconv.DISCOVERY_OBJECTIVE)}) > 0"
+    served = f"max by (job, {label(semconv.MCP_SERVER_NAME)}) ({series(SERVER_OBJECTIVE)}) > 0"
     labels = {"severity": "ticket"}
     alerts = [
         {"alert": "ToolHubSlow", "expr": objective, "labels": labels},
         {"alert": "ToolHubDown", "expr": objective, "for": "1h", "labels": labels},
+        {"alert": "ToolServerSlow", "expr": served, "labels": labels},
+        {"alert": "ToolServerHanging", "expr": served, "for": "1h", "labels": labels},
     ]
     file = folder / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "hubs", "rules": alerts}]}))
@@ -110,13 +113,14 @@ async def test_no_panel_is_empty_in_a_normal_run() -> None:
     """Each panel shows something when nothing is wrong, on classic and on native histograms."""
     panels = {f"{uid}/{title}": asked for uid, board in BOARDS.items() for title, asked in panel_queries(board).items()}
     telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
-    hub = Hub()
+    hub, tools = Hub(), ToolServer(telemetry)
     try:
         with servers(telemetry) as found:
             deadline = anyio.current_time() + PATIENCE
             while panels:
                 assert anyio.current_time() < deadline, list(panels)
                 await normal(telemetry, hub)
+                await tools.once()
                 for panel, asked in list(panels.items()):
                     empty = [await ask(found.empty, each) for each in asked]
                     if all(any(name not in each for each in empty) for name in ("classic", "native")):
@@ -138,10 +142,10 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
     sampling = TailSampling(share=0.0)
     settings = Settings(service_name="shop", prometheus=Prometheus(port=0), otlp=NOWHERE, tail_sampling=sampling)
     telemetry = build(settings)
-    hub, trouble = Hub(), Trouble(telemetry)
     # As an overflow does; thousands of series would make each scrape slow.
     overflows = instruments_of(telemetry.meter_provider).by_name[semconv.TELEMETRY_OVERFLOWS.name]
     overflows.add(1, {semconv.METRIC_NAME: semconv.TOOL_DURATION.name})
+    hub, trouble, tools = Hub(), Trouble(telemetry), ToolServer(telemetry)
     left = [asked for board in BOARDS.values() for asked in (*queries(board), *variable_queries(board))]
     misspelt = [each.misspelt() for each in left if each.misspelt() != each]
     assert len(misspelt) > 0.8 * len(left)  # the others ask for series that are not Pellucid's
@@ -159,6 +163,7 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
                 while left:
                     assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
                     await normal(telemetry, hub)
+                    await tools.once()
                     await trouble.once()
                     await changing(telemetry, hub)
                     await connecting(telemetry)
@@ -175,7 +180,7 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
 async def test_exemplars_of_queries_lead_to_traces(tmp_path: Path) -> None:
     """Each query that shows exemplars gets some, with the id of a trace, from classic and from native histograms."""
     telemetry = configure("shop", prometheus=Prometheus(port=0), set_global=False)
-    hub = Hub()
+    hub, tools = Hub(), ToolServer(telemetry)
     left = [each for board in BOARDS.values() for each in queries(board) if each.exemplar]
     assert left
     try:
@@ -186,6 +191,7 @@ async def test_exemplars_of_queries_lead_to_traces(tmp_path: Path) -> None:
                 for server in (found.classic, found.native):
                     for asked in left:
                         await normal(telemetry, hub)
+                        await tools.once()
                         await connecting(telemetry)
                         await durable.result()
                         exemplars = await ask(server.until, partial(server.exemplars, asked.filled_in()))

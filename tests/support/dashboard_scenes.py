@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx
 import pytest
+from mcp import ClientSession
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.shared.memory import create_client_server_memory_streams
 
 from pellucid import (
     Agent,
@@ -31,6 +34,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.reliability import CircuitBreaker, Rule, retry
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from pellucid_instrumentation import instrument_server
 from support.nats_server import Admin
 from support.processes import PATIENCE
 from support.scene import PRICES
@@ -140,6 +144,33 @@ async def connecting(telemetry: Telemetry) -> None:
     """Run an agent that connects to an MCP server."""
     async with aclosing(MCPProvider.connect(MCPServer("files"), id="files")) as provider:
         await Agent("support", model=Vendor(), providers=[provider], telemetry=telemetry).run("go")
+
+
+class ToolServer:
+    """An instrumented MCP server that is called by an agent, and by a client with a session."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._server = MCPServer("shop-tools")
+        self._server.add_tool(lambda: "12", name="stock", structured_output=False)
+        self._server.add_tool(self._fail, name="order", structured_output=False)
+        # So short that each request is late.
+        instrument_server(self._server, objective=1e-6, telemetry=telemetry)
+
+    def _fail(self) -> str:
+        raise ToolError("sold out")
+
+    async def once(self) -> None:
+        """Call both tools, and open and close a session."""
+        async with aclosing(MCPProvider.connect(self._server, id="tools")) as provider:
+            model = Vendor(ToolCall("stock", {}, "c1"), ToolCall("order", {}, "c2"))
+            await Agent("support", model=model, providers=[provider], telemetry=self._telemetry).run("go")
+        low = self._server._lowlevel_server
+        async with create_client_server_memory_streams() as (ours, theirs), anyio.create_task_group() as tasks:
+            tasks.start_soon(low.run, *theirs, low.create_initialization_options())
+            async with ClientSession(*ours) as session:
+                await session.initialize()
+            tasks.cancel_scope.cancel()
 
 
 class Trouble:

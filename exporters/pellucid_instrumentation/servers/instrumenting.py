@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from pellucid.errors import ConfigError
+from pellucid.telemetry import Pipeline
 from pellucid_instrumentation.servers.legacy import Legacy
 from pellucid_instrumentation.servers.modern import Modern
 from pellucid_instrumentation.servers.observed import ObservedServer
@@ -23,7 +24,7 @@ _WITHIN: Final = ("_lowlevel_server", "_mcp_server")
 _lock: Final = threading.Lock()
 
 
-def instrument(server: Any, objective: float | None) -> None:
+def instrument(server: Any, objective: float | None, telemetry: Pipeline | None) -> None:
     """Instrument a server, or change its objective."""
     if objective is not None and not 0 < objective < math.inf:
         raise ConfigError(f"instrument_server(objective={objective!r}): must be a positive number of seconds")
@@ -31,7 +32,7 @@ def instrument(server: Any, objective: float | None) -> None:
     with _lock:
         present: Modern | Legacy | None = getattr(low, _MARK, None)
         if present is None:
-            present = _instrumented(server, low)
+            present = _instrumented(server, low, telemetry)
             setattr(low, _MARK, present)
         present.observed.state.objective = None if objective is None else float(objective)
 
@@ -46,8 +47,9 @@ def restore(server: Any) -> None:
             present.restore()
 
 
-def _instrumented(server: Any, low: Any) -> Modern | Legacy:
-    observed = ObservedServer(str(low.name), getattr(low, "version", None), _handles(low), _has_tool(server, low))
+def _instrumented(server: Any, low: Any, telemetry: Pipeline | None) -> Modern | Legacy:
+    version = getattr(low, "version", None)
+    observed = ObservedServer(str(low.name), version, _handles(low), _has_tool(server, low), telemetry)
     if hasattr(low, "middleware"):
         return Modern(low, observed, _suppress(low))
     return Legacy(low, observed)

@@ -11,8 +11,9 @@ from opentelemetry.context import Context
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.telemetry import Scope, shared_scope
+from pellucid.telemetry import Pipeline, Scope, shared_scope
 from pellucid.telemetry.labels import MAX_LENGTH
+from pellucid.telemetry.scope import SHARED_FOR
 from pellucid_instrumentation.servers.outcomes import tools_in
 from pellucid_instrumentation.servers.state import STATES, instruments_of
 
@@ -57,6 +58,7 @@ class ObservedServer:
         version: Its version, if it has one.
         handles: Returns whether it handles a method.
         has_tool: Returns whether it has a tool, as far as it can tell without asking anybody.
+        telemetry: Destination; without, the default one.
 
     Attributes:
         name: Its name.
@@ -65,7 +67,12 @@ class ObservedServer:
     """
 
     def __init__(
-        self, name: str, version: str | None, handles: Callable[[str], bool], has_tool: Callable[[str], bool]
+        self,
+        name: str,
+        version: str | None,
+        handles: Callable[[str], bool],
+        has_tool: Callable[[str], bool],
+        telemetry: Pipeline | None = None,
     ) -> None:
         self.name = name[:MAX_LENGTH] or "mcp"
         self.attributes: dict[str, AttributeValue] = {semconv.MCP_SERVER_NAME: self.name}
@@ -75,6 +82,18 @@ class ObservedServer:
         self._handles = handles
         self._has_tool = has_tool
         self._tools: set[str] = set()
+        self._telemetry = telemetry
+        self._scope: tuple[Scope, float] | None = None
+
+    def scope(self) -> Scope:
+        """Return the scope of a message."""
+        if self._telemetry is None:
+            # A server that was started by a run may outlast that run.
+            return contextvars.Context().run(shared_scope)
+        now = time.monotonic()
+        if self._scope is None or now > self._scope[1]:
+            self._scope = Scope(pipeline=self._telemetry), now + SHARED_FOR
+        return self._scope[0]
 
     def method_label(self, method: str) -> str:
         """Return a method, or `_OTHER` for one that a client made up."""
@@ -115,7 +134,7 @@ class ServerSession:
             return
         self._is_open = False
         self._server.state.closed(self)
-        scope = outside_of_runs()
+        scope = self._server.scope()
         if not scope.is_measured:
             return
         labels = {**self._server.attributes, **self._facts}
@@ -124,8 +143,3 @@ class ServerSession:
         seconds = (time.perf_counter_ns() - self._start) / 1e9
         instruments = scope.instruments
         instruments_of(instruments).sessions.record(seconds, instruments.labels.bounded(labels), context=Context())
-
-
-def outside_of_runs() -> Scope:
-    """Return the shared scope, also where a server was started by a run: it may outlast that run."""
-    return contextvars.Context().run(shared_scope)

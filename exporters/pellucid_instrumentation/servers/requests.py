@@ -20,7 +20,7 @@ from pellucid.text import excerpt
 from pellucid.version import __version__
 from pellucid_instrumentation.failures import CANCELLED
 from pellucid_instrumentation.faults import guarded
-from pellucid_instrumentation.servers.observed import ObservedServer, outside_of_runs
+from pellucid_instrumentation.servers.observed import ObservedServer
 from pellucid_instrumentation.servers.outcomes import Outcome, failure_in, failure_of, value_of
 from pellucid_instrumentation.servers.state import instruments_of
 
@@ -66,7 +66,7 @@ class ServedRequest:
     def __init__(self, server: ObservedServer, message: Message) -> None:
         self._server = server
         self._message = message
-        self._scope: Scope = outside_of_runs()
+        self._scope: Scope = server.scope()
         self._start = time.perf_counter_ns()
         self._method = server.method_label(message.method)
         self._is_call = message.method == "tools/call" and message.target is not None
