@@ -91,7 +91,7 @@ def servers(telemetry: Telemetry, rules: Path | None = None) -> Iterator[Servers
 
 
 def alert_rules(folder: Path) -> Path:
-    """Return a file with alerts of a hub and of a server that fire and that are pending, as the shipped rules make them."""
+    """Return a file with alerts of a hub and of a server that fire or are pending, as the shipped rules make them."""
     objective = f"max by (job, {label(semconv.PROVIDER_ID)}) ({series(semconv.DISCOVERY_OBJECTIVE)}) > 0"
     served = f"max by (job, {label(semconv.MCP_SERVER_NAME)}) ({series(SERVER_OBJECTIVE)}) > 0"
     labels = {"severity": "ticket"}

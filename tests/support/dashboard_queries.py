@@ -38,7 +38,7 @@ class Asked:
 
     def misspelt(self) -> Asked:
         """Return the query with a letter too many in the names of Pellucid's metrics."""
-        return replace(self, expr=re.sub(r"\b(pellucid|gen)_(\w)", r"\1_x\2", self.expr))
+        return replace(self, expr=re.sub(r"\b(pellucid|gen|mcp)_(\w)", r"\1_x\2", self.expr))
 
     def filled_in(self, window: str = "1m") -> str:
         """Return the query with values for the variables."""
