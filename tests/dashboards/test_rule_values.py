@@ -95,6 +95,39 @@ def test_over_objective(trial: Make) -> None:
     found.run()
 
 
+def test_long_windows_slide_with_the_minute(trial: Make) -> None:
+    """Made of windows of 5 min, they count each request once, from its minute to the same one a window later."""
+    found = trial(slow_burst())
+    counts = {
+        "30m": ((17, 420), (39, 600), (49, 60), (51, 0)),
+        "1h": ((17, 420), (63, 600), (75, 300), (77, 180), (81, 0)),
+        "6h": ((51, 600), (376, 240), (381, 0)),
+        "1d": ((51, 600), (1456, 240), (1461, 0)),
+    }
+    for window, times in counts.items():
+        for minute, requests in times:
+            found.value(minute, f"round(pellucid:discovery_round_trips:increase{window})", (HUB, requests))
+        late_share = f"round(pellucid:discovery_over_objective:ratio_rate{window}, 1e-6)"
+        found.value(29, late_share, (HUB, 0.25))
+    found.run()
+
+
+def slow_burst() -> dict[str, Sequence[float | None]]:
+    """Return 60 requests a minute from minute 10 to 20, a quarter of them late, and none after."""
+    counter = f"pellucid_hub_over_objective_total{{{ANSWERED}}}"
+    requests, late_ones = grow((0, 10), (60, 10), (0, 1450)), grow((0, 10), (15, 10), (0, 1450))
+    return {f"{DURATION}_count{{{ANSWERED}}}": requests, counter: late_ones}
+
+
+def test_a_window_outlives_the_processes_that_it_counted(trial: Make) -> None:
+    """A process that ended half an hour ago is in the last hour, and a new one is added to it."""
+    ended = {name: [*values[:30], STALE] for name, values in slow(60, 60).items()}
+    begun = {name.replace("a:9464", "b:9464"): late(40, values) for name, values in slow(60, 0).items()}
+    found = trial({**ended, **begun, 'up{job="shop",instance="b:9464"}': level((1, 130))})
+    found.value(55, "round(pellucid:discovery_round_trips:increase1h)", (HUB, 30 * 60 + 15 * 60))
+    found.run()
+
+
 def test_increases_count_from_nothing(trial: Make) -> None:
     """A series that appears with 3 grew by 3; after a restart what it grew by is what it shows."""
     found = trial(

@@ -18,12 +18,14 @@ from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.grafana.overview import ALERTS as OVERVIEW
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import RULES_FILE, Alert, Record, Thresholds, all_groups, render
+from pellucid_dashboards.rules.model import Group
 from pellucid_exporters.alerting.definition import Context
 from support.prometheus_server import program
 from support.promql import names_in
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = [rule for group in all_groups(Context()) for rule in group.rules]
+HUB_GROUPS = [group for group in all_groups(Context()) if group.name.startswith("pellucid-hub-")]
 ALERTS = [rule for rule in RULES if isinstance(rule, Alert)]
 RECORDS = {rule.name for rule in RULES if isinstance(rule, Record)}
 EACH_ALERT = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
@@ -126,6 +128,30 @@ def test_recorded_series_are_made_before_they_are_read() -> None:
         assert names_in(rule.expression).metrics & RECORDS <= made
         if isinstance(rule, Record):
             made.add(rule.name)
+
+
+def test_windows_follow_each_other_without_gaps() -> None:
+    """Groups whose records are parts of longer windows are evaluated at each multiple of theirs."""
+    groups = {group.name: group for group in all_groups(Context())}
+    intervals = {"30s": 30, "1m": 60, "2m": 120}
+    composed = {name: group for name, group in groups.items() if any(_offsets(rule) for rule in group.rules)}
+    assert set(composed) == {f"pellucid-hub-{name}" for name in ("requests", "windows", "long-windows", "waits")}
+    for group in composed.values():
+        assert group.interval is not None
+        shortest = 3600 if "long" in group.name else 300
+        assert shortest % intervals[group.interval] == 0
+
+
+def _offsets(rule: Record | Alert) -> list[str]:
+    return re.findall(r"label_replace\(pellucid:\S+ offset", rule.expression)
+
+
+@pytest.mark.parametrize("group", HUB_GROUPS, ids=lambda group: group.name)
+def test_only_the_last_minutes_of_processes_are_read(group: Group) -> None:
+    """Longer windows are made of what was recorded for each hub, but for changes of catalogues, which are rare."""
+    for rule in group.rules:
+        windows = re.findall(r"\bpellucid_\w+(?:\{[^}]*\})?\[(\w+)\]", rule.expression)
+        assert set(windows) <= ({"1h"} if rule.name == "ToolCatalogChanging" else {"1m", "2m", "5m"}), rule.name
 
 
 @EACH_ALERT

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pellucid_dashboards.rules.discovery import discovery_records
 from pellucid_dashboards.rules.durable import durable_alerts, durable_records
-from pellucid_dashboards.rules.hubs import hub_alerts
+from pellucid_dashboards.rules.hub_groups import hub_groups
 from pellucid_dashboards.rules.model import Group
 from pellucid_dashboards.rules.servers import server_alerts, server_records
 from pellucid_dashboards.rules.upkeep import upkeep_alerts
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def all_groups(context: Context) -> Sequence[Group]:
-    """Return the rules. Alerts are in the group of the series that they read, and see values recorded just before."""
+    """Return the rules. Alerts are in the group of series that they read, and see values recorded just before."""
     return (
-        Group(name="pellucid-tool-hubs", rules=[*discovery_records(context), *hub_alerts(context)]),
+        *hub_groups(context),
         Group(name="pellucid-work", rules=[*work_records(context), *work_alerts(context)]),
         Group(name="pellucid-durable-runs", rules=[*durable_records(context), *durable_alerts(context)]),
         Group(name="pellucid-tool-servers", rules=[*server_records(context), *server_alerts(context)]),

@@ -54,7 +54,12 @@ def alert(definition: Definition, *, expression: str, dashboard: str) -> Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rules that are evaluated sequentially, so that each reads values recorded by earlier ones."""
+    """Rules that are evaluated sequentially, so that each reads values recorded by earlier ones.
+
+    Attributes:
+        interval: PromQL duration between two evaluations; that of the server unless given.
+    """
 
     name: str
     rules: Sequence[Record | Alert]
+    interval: str | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pellucid_dashboards.names import series
 from pellucid_dashboards.promql import INSTANCE, JOB, LE, UP, number, selector
+from pellucid_exporters.alerting.definition import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid.semconv import Metric
+
+NEXT: Final = "\n  or "
 
 
 def select(metric: Metric, *matchers: str, suffix: str = "") -> str:
@@ -22,31 +25,27 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     """Return the increase of each series of a counter, or of a histogram's count, within a window.
 
     A series that was not there a window ago began at 0, and PromQL's `increase` sees no step from there to its first
-    value. Where the target was scraped already, that value is what it grew by. Targets that push have no `up`: a
+    value. Where the target was scraped already, its latest sample is what it grew by. Targets that push have no `up`: a
     process that began within the window has grown by its latest sample, also if that is its only one. A restart is a
     reset, which `increase` knows.
     """
-    scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window} == 1"
-    pushed = f"unless on ({JOB}, {INSTANCE}) {UP}"
+    unsure = f"unless on ({JOB}, {INSTANCE}) ({UP} unless {UP} offset {window} == 1)"
     if metric.kind == "counter":
         counted = select(metric, *matchers)
         return (
-            f"({counted} unless {counted} offset {window} and {scraped})\n"
-            f"  or (last_over_time({counted}[{window}]) unless {counted} offset {window} {pushed})\n"
+            f"(last_over_time({counted}[{window}]) unless {counted} offset {window} {unsure})\n"
             f"  or increase({counted}[{window}])"
         )
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
+    latest = f"last_over_time({classic}[{window}]) or histogram_count(last_over_time({native}[{window}]))"
     # Prometheus may switch from one kind to the other.
-    new = f"unless {classic} offset {window} unless {native} offset {window}"
+    before = f"({classic} offset {window} or {native} offset {window})"
     branches = (
-        f"({classic} {new} and {scraped})",
-        f"(histogram_count({native} {new}) and {scraped})",
-        f"(last_over_time({classic}[{window}]) {new} {pushed})",
-        f"(histogram_count(last_over_time({native}[{window}])) {new} {pushed})",
+        f"(({latest}) unless {before} {unsure})",
         f"increase({classic}[{window}])",
         f"histogram_count(increase({native}[{window}]))",
     )
-    return "\n  or ".join(branches)
+    return NEXT.join(branches)
 
 
 def total(metric: Metric, *matchers: str, window: str, labels: str) -> str:
@@ -74,6 +73,16 @@ def quantile(share: float, metric: Metric, *matchers: str, window: str, labels: 
 def summed(record: str, labels: str, *matchers: str) -> str:
     """Return the sum of a recorded series by labels."""
     return f"sum by ({labels}) ({selector(record, *matchers)})"
+
+
+def composed(record: str, labels: str, *, part: float, whole: float, context: Context) -> str:
+    """Return the sum over a long window of what a rule recorded for the short windows that follow each other in it."""
+    terms = []
+    for step in range(round(whole / part)):
+        ago = context.window(step * part) if step else "0s"
+        offset = f" offset {ago}" if step else ""
+        terms.append(f'label_replace({record}{offset}, "ago", "{ago}", "", "")')
+    return f"sum by ({labels}) (\n  {NEXT.join(terms)}\n)"
 
 
 def ratio(part: str, whole: str, labels: str) -> str:

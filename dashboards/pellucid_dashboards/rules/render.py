@@ -45,6 +45,8 @@ def write_rules() -> None:
 
 def _group(group: Group, context: Context) -> Iterator[str]:
     yield f"  - name: {group.name}"
+    if group.interval is not None:
+        yield f"    interval: {group.interval}"
     yield "    rules:"
     for rule in group.rules:
         yield from _record(rule) if isinstance(rule, Record) else _alert(rule, context)
