@@ -223,10 +223,10 @@ def main() -> None:
             with prometheus_server(config, features=features, storage=storage) as server:
                 time.sleep(options.warm)
                 groups = watch(server, options.watch)
-                series = server.value('count({__name__=~"pellucid_.+"})') or 0
+                series = sum(each["value"] for each in server.api("status/tsdb")["seriesCountByMetricName"])
                 up = server.value("avg(up)") or 0
                 print(f"{processes} processes x {hubs} hubs = {size:,} hub series; {kind}", flush=True)
-                print(f"  {series:,.0f} series; {up:.0%} of the targets answer", flush=True)
+                print(f"  {series:,} series in the ten largest names; {up:.0%} of the targets answer", flush=True)
                 report(groups, server, brief=options.brief)
 
 
