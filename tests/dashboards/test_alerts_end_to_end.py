@@ -31,6 +31,8 @@ THRESHOLDS: Final = Thresholds(
     external_overdue=100.0,
     durable_due=300.0,
     tool_failing_min=3.0,
+    server_slow_min=5.0,
+    server_hanging_after=2.0,
     cache_misses_min=30.0,
     cache_misses_near=0.001,
     dashboard_base="https://grafana.example",
@@ -65,6 +67,9 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "DurableWorkersDying": ({AGENT: "mortal"}, ("Agent mortal", "taken over", "limit is 3")),
     "AgentProcessBusy": ({"job": "blocked"}, ("blocked is busy", "limit is 0.1 s")),
     "TelemetryDropping": ({"job": "loser", PART: "span"}, ("loser", "span")),
+    "ToolServerSlow": ({"job": "served"}, ("Tool server shop-tools", "%", "objective of 200ms")),
+    "ToolServerFailing": ({"job": "served", "severity": "page"}, ("Tool server shop-tools", "%", "limit is 20%")),
+    "ToolServerHanging": ({"job": "served", TOOL: "survey"}, ("tools/call survey", "objective is 200ms")),
     "MetricLabelsOverflow": ({"job": "crowded"}, ("crowded", "pellucid.hub.listing.duration", "1 of its processes")),
     "TargetMissing": ({"job": "leaver", "missing": "service"}, ("leaver", "gone")),
 }

@@ -186,6 +186,8 @@ SLOW_MODEL = {
 }
 TOKENS = {f"gen_ai_client_token_usage_sum{{{HERE},{MODEL}}}": grow((200_000, 90))}
 
+STOCK = 'pellucid_mcp_server_name="tools",mcp_method_name="tools/call",gen_ai_tool_name="stock"'
+SERVER = {f'pellucid_mcp_server_objective_seconds{{{HERE},pellucid_mcp_server_name="tools"}}': level((0.2, 91))}
 SAID = [
     ("ToolHubSlow", "page", {**SLOW, **OBJECTIVE}, HUB,
      ("Tool hub rube (shop) is slow: 75% of the requests to it in 5m took longer than its objective of 200ms; "
@@ -273,6 +275,21 @@ SAID = [
      {f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': grow((2, 90))},
      {"job": "shop", "pellucid_telemetry_part": "span"},
      "shop loses telemetry (span): 20 items dropped or failed in 10m; the limit is 1."),
+    ("ToolServerSlow", "ticket",
+     {f"mcp_server_operation_duration_seconds_count{{{HERE},{STOCK}}}": grow((10, 90)),
+      f"pellucid_mcp_server_over_objective_total{{{HERE},{STOCK}}}": grow((1, 90)), **SERVER},
+     {"job": "shop", "pellucid_mcp_server_name": "tools"},
+     ("Tool server tools (shop) is slow: 10% of its requests in 10m took longer than its objective of 200ms; the limit "
+      "is 5%.")),
+    ("ToolServerFailing", "page",
+     {f'mcp_server_operation_duration_seconds_count{{{HERE},{STOCK},error_type="tool_error"}}': grow((1, 90))},
+     {"job": "shop", "pellucid_mcp_server_name": "tools"},
+     "Tool server tools (shop) fails: 100% of its requests in 10m; the limit is 20%."),
+    ("ToolServerHanging", "page",
+     {f"pellucid_mcp_server_inflight_age_seconds{{{HERE},{STOCK}}}": level((90, 90)), **SERVER},
+     {"job": "shop", "pellucid_mcp_server_name": "tools", "mcp_method_name": "tools/call", "gen_ai_tool_name": "stock"},
+     ("Tool server tools (shop), tools/call stock, hangs: its oldest request has been in flight for 1m 30s; its "
+      "objective is 200ms.")),
     ("MetricLabelsOverflow", "ticket",
      {f'pellucid_telemetry_overflows_total{{{HERE},pellucid_metric_name="gen_ai.execute_tool.duration"}}':
       level((1, 90))}, {"job": "shop", "pellucid_metric_name": "gen_ai.execute_tool.duration"},

@@ -19,6 +19,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
+from mcp.server.mcpserver import MCPServer
 
 from pellucid import (
     Agent,
@@ -39,10 +40,12 @@ from pellucid import (
     tool,
 )
 from pellucid.durable import DurableRuns, RunStore, open_store
+from pellucid.mcp import MCPProvider
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
-from pellucid.testing import FunctionModel
+from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters import MetricLimits, Otlp, Prometheus, configure
+from pellucid_instrumentation import instrument_server
 
 OBJECTIVE: Final = 0.2
 SLOW: Final = 0.4
@@ -366,8 +369,43 @@ async def serve_crowd(world: World, tasks: Any) -> None:
         await agent("crowded", providers=[Hub(world, f"hub-{number}", behave)]).run("go")
 
 
+async def serve_tools(world: World, tasks: Any) -> None:
+    """Be an MCP server and its clients: while broken, one tool is slow, one fails, and one does not answer."""
+
+    async def stock() -> str:
+        await anyio.sleep(SLOW if world.broken else 0)
+        return "12"
+
+    def order() -> str:
+        if world.broken:
+            raise ConnectionError("sold out")
+        return "done"
+
+    async def survey() -> str:
+        await world.until(broken=False)
+        return "fine"
+
+    server = MCPServer("shop-tools")
+    for function in (stock, order, survey):
+        server.add_tool(function, structured_output=False)
+    instrument_server(server, objective=OBJECTIVE)
+    for names in (["stock"], ["stock"], ["order"] * 6, ["survey"]):
+        tasks.start_soon(call_again, server, names)
+
+
+async def call_again(server: MCPServer, names: Sequence[str]) -> None:
+    """Call tools one after the other; what fails has failed."""
+    while True:
+        provider = MCPProvider.connect(server, id="tools")
+        calls = [ToolCall(name, {}, f"{name}-{number}") for number, name in enumerate(names)]
+        await agent("buyer", model=ScriptedModel(calls, "done"), providers=[provider]).run("go")
+        await provider.aclose()
+        await anyio.sleep(PAUSE / 4)
+
+
 SCENES: Final = {
     "normal": serve_normal,
+    "served": serve_tools,
     "crowded": serve_crowd,
     "blocked": serve_blocked,
     "hubs": serve_hubs,

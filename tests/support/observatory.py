@@ -82,7 +82,7 @@ class Observatory:
         self.strict.refusing = True
         self.applications["leaver"].kill()
         self.broken_at = time.monotonic()
-        for name in ("hubs", "work", "durable", "blocked", "crowded"):
+        for name in ("hubs", "work", "durable", "blocked", "crowded", "served"):
             self.applications[name].order("break")
 
     def go_well(self) -> None:
@@ -91,7 +91,7 @@ class Observatory:
         self.applications["leaver"].start()
         self.applications["crowded"].kill()  # series stay as long as the process
         self.applications["crowded"].start()
-        for name in ("hubs", "work", "durable", "blocked"):
+        for name in ("hubs", "work", "durable", "blocked", "served"):
             self.applications[name].order("heal")
 
     def told(self, status: str, labels: Labels, timeout: float = 200.0, annotation: str = "summary") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 from pellucid import semconv
 from pellucid.errors import PellucidError
+from pellucid.semconv.servers import SERVER_OPERATION_DURATION
 from pellucid_dashboards.names import label, series
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ LOOKBACK: Final = 3600.0
 """Seconds for which an exemplar is recent."""
 
 SUBJECTS: Final = (
+    (label(semconv.MCP_SERVER_NAME), SERVER_OPERATION_DURATION),
     (label(semconv.TOOL_NAME), semconv.TOOL_DURATION),
     (label(semconv.PROVIDER_ID), semconv.HUB_LISTING_DURATION),
     (label(semconv.AGENT_NAME), semconv.AGENT_DURATION),
