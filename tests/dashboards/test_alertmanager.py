@@ -47,6 +47,14 @@ def test_routes_go_by_severity(severity: str, receiver: str) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == receiver
 
 
+@pytest.mark.parametrize("severity", ["page", "ticket"])
+def test_hubs_have_routes_of_their_own(severity: str) -> None:
+    """Amtool finds the receiver of the severity for what is about a hub, too."""
+    labels = (f"severity={severity}", f"{PROVIDER}=search", "job=shop")
+    command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", *labels]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == severity
+
+
 def rendered(name: str, folder: Path, *alerts: Mapping[str, Any], status: str = "firing") -> str:
     """Return what amtool makes of a template and alerts."""
     file = folder / "data.json"
@@ -175,6 +183,64 @@ def test_an_application_that_has_gone_is_one_page(tmp_path: Path) -> None:
         assert not [told for told in hook.told if "[ticket]" in json.dumps(told)]
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "subject",
+    [
+        {"alertname": "RunFailing", label(semconv.AGENT_NAME): "main", "severity": "page"},
+        {"alertname": "ModelFailing", label(semconv.REQUEST_MODEL): "gpt", "severity": "page"},
+        {"alertname": "ToolFailing", label(semconv.TOOL_NAME): "find", "severity": "ticket"},
+        {"alertname": "CostBurn", label(semconv.REQUEST_MODEL): "gpt", "severity": "page"},
+        {"alertname": "TargetMissing", "missing": "service", "severity": "page"},
+    ],
+    ids=lambda subject: subject["alertname"],
+)
+def test_another_service_that_fails_is_a_notification_of_its_own(tmp_path: Path, subject: dict[str, str]) -> None:
+    """A tool of tickets makes an incident of each group: the second service would otherwise join an acknowledged one."""
+    shop, desk = {**subject, "job": "shop"}, {**subject, "job": "desk"}
+    with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": shop}])
+        first = hook.until(lambda told: _jobs(told) == ["shop"])
+        post(f"{url}/api/v2/alerts", [{"labels": shop}, {"labels": desk}])
+        second = hook.until(lambda told: _jobs(told) == ["desk"])
+        assert first["groupKey"] != second["groupKey"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", [label(semconv.AGENT_NAME), label(semconv.REQUEST_MODEL), label(semconv.TOOL_NAME)])
+def test_another_agent_model_or_tool_is_a_notification_of_its_own(tmp_path: Path, name: str) -> None:
+    """In the same service."""
+    one, other = ({"alertname": "X", "severity": "page", "job": "shop", name: value} for value in ("one", "other"))
+    with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": one}, {"labels": other}])
+        for value in ("one", "other"):
+            hook.until(lambda told, value=value: [each["labels"][name] for each in told["alerts"]] == [value])
+
+
+@pytest.mark.integration
+def test_a_hub_is_one_notification_for_all_services(tmp_path: Path) -> None:
+    """It is one incident, whoever sees it."""
+    alerts = [{"labels": {**LABELS, "job": job}} for job in ("shop", "desk")]
+    with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", alerts[:1])
+        first = hook.until(lambda told: _jobs(told) == ["shop"])
+        post(f"{url}/api/v2/alerts", alerts)
+        second = hook.until(lambda told: _jobs(told) == ["desk", "shop"])
+        assert first["groupKey"] == second["groupKey"]
+
+
+def _jobs(notification: Mapping[str, Any]) -> list[str]:
+    return sorted(alert["labels"]["job"] for alert in notification["alerts"])
+
+
+def _with_webhook(folder: Path, url: str) -> Path:
+    """Return our configuration with this webhook, and without waiting."""
+    config = yaml.safe_load(CONFIG.read_text())
+    for receiver in config["receivers"]:
+        receiver["webhook_configs"] = [{"url": url}]
+    return _written(folder, config)
+
+
 def _with_slack(folder: Path, url: str) -> Path:
     """Return our configuration with the receiver that is shown as an example in it, and without waiting."""
     shipped = CONFIG.read_text()
@@ -186,6 +252,10 @@ def _with_slack(folder: Path, url: str) -> Path:
     receiver["slack_configs"][0]["api_url"] = url
     config = yaml.safe_load(shipped)
     config["receivers"] = [{**receiver, "name": each["name"]} for each in config["receivers"]]
+    return _written(folder, config)
+
+
+def _written(folder: Path, config: Any) -> Path:
     for route in (config["route"], *config["route"]["routes"]):
         route |= {"group_wait": "1s", "group_interval": "1s"}
     (folder / "pellucid.tmpl").write_text((FOLDER / "pellucid.tmpl").read_text())
