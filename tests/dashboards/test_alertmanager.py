@@ -196,7 +196,7 @@ def test_an_application_that_has_gone_is_one_page(tmp_path: Path) -> None:
     ids=lambda subject: subject["alertname"],
 )
 def test_another_service_that_fails_is_a_notification_of_its_own(tmp_path: Path, subject: dict[str, str]) -> None:
-    """A tool of tickets makes an incident of each group: the second service would otherwise join an acknowledged one."""
+    """In one group it would join an incident that somebody has acknowledged already."""
     shop, desk = {**subject, "job": "shop"}, {**subject, "job": "desk"}
     with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
         post(f"{url}/api/v2/alerts", [{"labels": shop}])

@@ -131,6 +131,15 @@ def test_an_alert_reaches_people(broken: Observatory, name: str) -> None:
     assert annotations["dashboard_url"].startswith("https://grafana.example/d/pellucid-")
 
 
+def test_a_broken_hub_pages_once(mended: Observatory) -> None:
+    """Nobody is told that runs fail which got no tools, as the alert on the hub says so."""
+    failing = [dict(labels) for labels in mended.last_told() if ("alertname", "RunFailing") in labels]
+    assert {labels[AGENT] for labels in failing} == {"failing"}
+    without_tools = "pellucid:runs_failed_in_discovery:increase10m"
+    hubs = mended.prometheus.query(f"last_over_time({without_tools}[10m])")
+    assert {"down", "flaky", "breaker"} <= {each["metric"][AGENT] for each in hubs}
+
+
 @pytest.mark.parametrize("name", WITH_TRACE)
 def test_an_alert_has_a_trace(broken: Observatory, name: str) -> None:
     """Its link leads to a trace that the collector has."""

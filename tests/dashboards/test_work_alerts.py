@@ -105,6 +105,43 @@ def test_halted_runs_are_no_failures(trial: Make) -> None:
     found.run()
 
 
+def in_phase(phase: str, values: Sequence[float | None]) -> dict[str, Sequence[float | None]]:
+    """Return failed runs of the agent by phase."""
+    labels = f'{HERE},gen_ai_agent_name="support",pellucid_phase="{phase}",error_type="500"'
+    return {f"pellucid_run_failures_total{{{labels}}}": values}
+
+
+def test_runs_that_failed_in_discovery_are_left_to_the_hub(trial: Make) -> None:
+    """A broken hub pages once, whatever number of runs it ends."""
+    failed = ended("RunFailing", grow((9, 30)), "500")
+    found = trial({**failed, **in_phase("discovery", grow((9, 30))), **ended("RunFailing", grow((1, 30)))})
+    found.value(25, "round(pellucid:runs_failed_in_discovery:increase10m)", (_of_support(), 90))
+    found.firing(25, "RunFailing")
+    found.run()
+
+
+@pytest.mark.parametrize("phase", ["inference", "dispatch", "run"])
+def test_runs_that_failed_elsewhere_page(trial: Make, phase: str) -> None:
+    """A model's outage in the same job."""
+    failed = ended("RunFailing", grow((9, 30)), "500")
+    found = trial({**failed, **in_phase(phase, grow((9, 30))), **ended("RunFailing", grow((1, 30)))})
+    found.firing(25, "RunFailing", labels_of("RunFailing"))
+    found.run()
+
+
+def test_failures_that_a_broken_hub_leaves_page(trial: Make) -> None:
+    """Nine of ten runs get no tools, and of the others each fails by its model."""
+    failed = ended("RunFailing", grow((10, 30)), "500")
+    phases = {**in_phase("discovery", grow((9, 30))), **in_phase("inference", grow((1, 30)))}
+    found = trial({**failed, **phases})
+    found.firing(25, "RunFailing", labels_of("RunFailing"))
+    found.run()
+
+
+def _of_support() -> dict[str, str]:
+    return {"job": "shop", "gen_ai_agent_name": "support"}
+
+
 def calls(quick: Sequence[float], slow: Sequence[float]) -> dict[str, Sequence[float | None]]:
     """Return calls of a model: quick ones to 20.48 s, slow ones to 40.96 s."""
     name, labels = "gen_ai_client_operation_duration_seconds", f"{HERE},{MODEL}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
@@ -24,6 +25,7 @@ TOOL_CALLS: Final = "pellucid:tool_calls:increase10m"
 MODEL_CALLS: Final = "pellucid:model_calls:increase10m"
 MODEL_P95: Final = "pellucid:model_call_duration_seconds:p95_10m"
 RUNS: Final = "pellucid:runs:increase10m"
+RUNS_WITHOUT_TOOLS: Final = "pellucid:runs_failed_in_discovery:increase10m"
 APPROVALS: Final = "pellucid:approvals_decided:increase"
 APPROVALS_PENDING: Final = "pellucid:approvals_pending"
 TOKENS: Final = "pellucid:tokens:increase1h"
@@ -48,6 +50,9 @@ def work_records(context: Context) -> Iterator[Record]:
     p95 = quantile(0.95, semconv.OPERATION_DURATION, window=ten, labels=_MODEL)
     yield Record(name=MODEL_P95, expression=p95)
     yield Record(name=RUNS, expression=total(semconv.AGENT_DURATION, window=ten, labels=of_runs))
+    in_discovery = where(semconv.PHASE, "=", semconv.DISCOVERY)
+    without_tools = total(semconv.RUN_FAILURES, in_discovery, window=ten, labels=_AGENT)
+    yield Record(name=RUNS_WITHOUT_TOOLS, expression=without_tools)
     patience = context.window(context.thresholds.approvals_wait)
     yield Record(name=APPROVALS, expression=total(semconv.APPROVAL_WAIT, window=patience, labels=_TOOL))
     yield Record(name=APPROVALS_PENDING, expression=approvals_pending(_TOOL))
@@ -90,12 +95,27 @@ def _model_failing(context: Context) -> Alert:
 
 def _run_failing(context: Context) -> Alert:
     limit, least = context.thresholds.run_failing, context.thresholds.run_failing_min
-    context.window(600)
+    failed, runs = (_with_tools(NOT_HALTED, FAILED), _with_tools(NOT_HALTED))
+    defined = work.run_failing(context, Words(subject=words.AGENT, value=words.SHARE))
     return alert(
-        work.run_failing(context, Words(subject=words.AGENT, value=words.SHARE)),
-        expression=mostly(RUNS, _AGENT, [NOT_HALTED, FAILED], [NOT_HALTED], above=limit, least=least),
+        replace(defined, description=f"{defined.description} Those that got no tools are left to the alerts on hubs."),
+        expression=f"""
+{failed}
+/ ({runs} > 0)
+> {number(limit)}
+and on ({_AGENT}) {failed} >= {number(least)}
+""",
         dashboard=_RUNS_BOARD,
     )
+
+
+def _with_tools(*matchers: str) -> str:
+    """Return the number of runs without those that failed in discovery, whose hub has alerts of its own.
+
+    Processes of versions that do not count these have no such series: nothing is taken off.
+    """
+    runs = summed(RUNS, _AGENT, *matchers)
+    return f"({runs} - {RUNS_WITHOUT_TOOLS} or {runs})"
 
 
 def _model_slow(context: Context) -> Alert:

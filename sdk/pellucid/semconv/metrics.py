@@ -29,6 +29,7 @@ from pellucid.semconv.names import (
     OPERATION,
     OPERATION_NAME,
     OUTCOME,
+    PHASE,
     PROVIDER_ID,
     PROVIDER_KIND,
     PROVIDER_NAME,
@@ -254,6 +255,9 @@ RUN_ITERATIONS: Final = _histogram(
     "Iterations of a run.",
     (AGENT_NAME, STOP_REASON),
     (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
+)
+RUN_FAILURES: Final = _counter(
+    "{run}", "pellucid.run.failures", "Failed runs, by the phase that failed.", (AGENT_NAME, PHASE, ERROR_TYPE)
 )
 APPROVAL_PENDING: Final = _updown(
     "{approval}", "pellucid.approval.pending", "Tool calls that wait for a person to approve of them.", (TOOL_NAME,)

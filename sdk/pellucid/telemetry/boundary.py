@@ -213,6 +213,7 @@ class Boundary:
         notes["outcome"], notes["duration_ms"] = outcome, (end - self.start) / 1e6
         if error is not None and error_type:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
+            notes["failed_phase"] = scope.phase_of(error, phase.name)
         is_described = error is not None and (self.records or phase.exception is not None)
         described = self._described(error) if is_described else None
         if scope.tracer is not None and not (phase.is_journalled and scope.is_continued_elsewhere()):
@@ -286,6 +287,9 @@ class Boundary:
                 labels[name] = value
         if (error_type := notes.get("error_type")) and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
+            if phase.failures is not None:
+                by_phase = {semconv.AGENT_NAME: notes["agent"], semconv.PHASE: notes["failed_phase"]}
+                self._scope.count(phase.failures, 1, {**by_phase, semconv.ERROR_TYPE: error_type}, self.context)
         instruments, seconds = self._scope.instruments, (end - self.start) / 1e9
         bounded = instruments.labels.bounded(labels)
         instruments.by_name[phase.duration.name].record(seconds, bounded, context=self.context)

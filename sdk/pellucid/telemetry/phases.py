@@ -31,6 +31,7 @@ class Phase:
         input: Attribute of the recorded input.
         output: Attribute of the recorded output.
         late: Counter of the boundaries that took longer than their `objective`, with the labels of the histogram.
+        failures: Counter of failures by the phase in which they arose.
         is_measured: Whether the duration is measured.
         exception: Name of the log record of an exception that ends the boundary; None if there is none.
         is_journalled: Whether the process that continues a durable run ends the span, if this one has lost the run.
@@ -49,6 +50,7 @@ class Phase:
     input: str = semconv.INPUT
     output: str = semconv.OUTPUT
     late: semconv.Metric | None = None
+    failures: semconv.Metric | None = None
     is_measured: bool = True
     exception: str | None = None
     is_journalled: bool = False
@@ -89,6 +91,7 @@ RUN: Final = Phase(
     },
     logged=("durable_run_id", "stop_reason", "iterations", "input_tokens", "output_tokens"),
     duration=semconv.AGENT_DURATION,
+    failures=semconv.RUN_FAILURES,
     started=events.RunStarted,
     completed=events.RunCompleted,
     failed=events.RunFailed,

@@ -90,6 +90,7 @@ class Scope:
         self.expires_at: datetime | None = None
         self.cancelled = False
         self.open: dict[object, Callable[[], None]] = {}
+        self._failed: tuple[str, BaseException | None] = ("", None)
         self.degraded: list[str] = []
         self.is_continued_elsewhere: Callable[[], bool] = _no
         self._run_listeners = tuple(listeners)
@@ -135,10 +136,21 @@ class Scope:
         """End open boundaries: those of abandoned code, which did not stop when it was cancelled."""
         for end in reversed(list(self.open.values())):
             end()
+        self._failed = ("", None)  # an error leads to the frames of its run
 
     def now(self) -> int:
         """Return nanoseconds since the epoch, monotonic within a run whatever happens to the wall clock."""
         return self._anchor + self._clock()
+
+    def phase_of(self, error: BaseException, phase: str) -> str:
+        """Return the phase in which an error of `phase` arose: the one within it that ended by the same error."""
+        failed, cause = self._failed
+        # Each task has a cancellation of its own, and only the deadline makes one an error.
+        is_deadline = not isinstance(error, Exception) and cause is not None and not isinstance(cause, Exception)
+        if cause is error or is_deadline:
+            return failed
+        self._failed = phase, error
+        return phase
 
     def interrupted_by_deadline(self) -> bool:
         """Return whether a cancellation at this moment is due to the run's deadline."""

@@ -29,6 +29,7 @@ PHASE_OF: Final[Mapping[str, str]] = {
     semconv.PROMPT_CACHE_SHARE.name: semconv.INFERENCE,
     semconv.COST.name: semconv.INFERENCE,
     semconv.RUN_ITERATIONS.name: semconv.RUN,
+    semconv.RUN_FAILURES.name: semconv.RUN,
     semconv.INFERENCE_CALLS.name: semconv.RUN,
     semconv.TOOL_CALLS.name: semconv.RUN,
     semconv.APPROVAL_WAIT.name: semconv.DISPATCH,
