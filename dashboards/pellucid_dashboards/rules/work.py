@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
@@ -96,9 +95,8 @@ def _model_failing(context: Context) -> Alert:
 def _run_failing(context: Context) -> Alert:
     limit, least = context.thresholds.run_failing, context.thresholds.run_failing_min
     failed, runs = (_with_tools(NOT_HALTED, FAILED), _with_tools(NOT_HALTED))
-    defined = work.run_failing(context, Words(subject=words.AGENT, value=words.SHARE))
     return alert(
-        replace(defined, description=f"{defined.description} Those that got no tools are left to the alerts on hubs."),
+        work.run_failing(context, Words(subject=words.AGENT, value=words.SHARE)),
         expression=f"""
 {failed}
 / ({runs} > 0)
