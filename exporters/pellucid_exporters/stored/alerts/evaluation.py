@@ -23,6 +23,10 @@ UNTOLD: Final[Mapping[str, str]] = MappingProxyType(
         "DurableWorkersDying": "leases are in the store of durable runs",
         "AgentProcessBusy": "how late a process resumed its runs is a metric; `pellucid top` has the delay of requests",
         "TelemetryDropping": "what was dropped is not in the store; the metrics count it",
+        "MetricLabelsOverflow": "series are of metrics; the metrics count those that have overflowed",
+        "ToolServerSlow": "requests that servers answer are not of runs; their metrics have them",
+        "ToolServerFailing": "requests that servers answer are not of runs; their metrics have them",
+        "ToolServerHanging": "requests that servers answer are not of runs; their metrics have them",
         "TargetMissing": "Prometheus knows its targets",
     }
 )
