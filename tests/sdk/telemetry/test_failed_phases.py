@@ -40,9 +40,9 @@ async def _fails(*_: object) -> Any:
 
 def _failures(telemetry: Captured) -> dict[tuple[Any, Any, Any], float]:
     """Return the number of failed runs by agent, phase and error."""
-    names = (semconv.AGENT_NAME, semconv.PHASE, semconv.ERROR_TYPE)
+    agent, phase, error = semconv.AGENT_NAME, semconv.PHASE, semconv.ERROR_TYPE
     return {
-        tuple(point.attributes.get(name) for name in names): point.value
+        (point.attributes[agent], point.attributes[phase], point.attributes[error]): point.value
         for point in telemetry.metrics
         if point.name == semconv.RUN_FAILURES.name
     }
