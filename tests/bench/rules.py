@@ -1,6 +1,6 @@
 """What the shipped rules cost in a real Prometheus: seconds of each group and rule, and samples in memory.
 
-`make bench WHAT=rules` prints the figures of `docs/performance.md`. A hub series is one hub as one process sees it. A
+`make bench WHAT=rules` prints the figures of `docs/scaling.md`. A hub series is one hub as one process sees it. A
 real process asks 200 hubs; Prometheus scrapes what it shows as that of many instances, and has the series, the labels
 and the growth of a fleet in its head. What rules have recorded in the day before is written by promtool.
 """
