@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.view import View
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.telemetry.labels import MOST, FirstValues
+from pellucid.telemetry.labels import FirstValues
 from pellucid_exporters.top_values import TopValues
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class MetricLimits:
     """
 
     series: int = 10_000
-    tools: int | str = MOST[semconv.TOOL_NAME]
+    tools: int | str = 2000
     agents: int | str | None = None
     without: Collection[str] = ()
 

@@ -18,7 +18,7 @@ MOST: Final[Mapping[str, int]] = {
     semconv.RESPONSE_MODEL: 16,
     semconv.RPC_RESPONSE_STATUS_CODE: 64,
     semconv.ERROR_TYPE: 256,
-    semconv.TOOL_NAME: 2000,
+    semconv.TOOL_NAME: 1000,
 }
 """Distinct values of each in a process. A model that answers under the name in the request does not count."""
 
