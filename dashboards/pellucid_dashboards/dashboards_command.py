@@ -1,26 +1,34 @@
-"""The `dashboards` subcommand: Grafana dashboards for import or provisioning."""
+"""The `dashboards` subcommand: Grafana dashboards for import, provisioning, or Kubernetes."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
-from pellucid_dashboards.dashboard_files import SHIPPED_UIDS, shipped_dashboards
+from pellucid_dashboards.dashboard_files import add_data_sources, data_sources, shipped_dashboards, to_json
+from pellucid_dashboards.kubernetes.folder import write_folder
+from pellucid_dashboards.kubernetes.setup import DASHBOARDS, Setup
+from pellucid_dashboards.kubernetes.telemetry import dashboards
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterable
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid dashboards`."""
     actions = parser.add_subparsers(title="actions", metavar="action", dest="action", required=True)
-    export = actions.add_parser("export", help="write the Grafana dashboards as JSON files into a folder")
+    export = actions.add_parser("export", help="write the Grafana dashboards into a folder, a file each")
     export.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there; files in it are replaced")
-    for kind, uid in SHIPPED_UIDS.items():
-        export.add_argument(f"--{kind}-uid", default=uid, metavar="UID", help=f"data source {kind} (default: {uid})")
+    export.add_argument(
+        "--format",
+        choices=("json", *DASHBOARDS),
+        default="json",
+        help="files of Grafana, or manifests for its sidecar or its operator (%(default)s)",
+    )
+    add_data_sources(export)
 
 
 def run(options: Namespace) -> int:
@@ -30,18 +38,27 @@ def run(options: Namespace) -> int:
         ConfigError: the folder is not writable.
     """
     folder: Path = options.folder
-    uids = {"prometheus": options.prometheus_uid, "jaeger": options.jaeger_uid}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for uid, dashboard in shipped_dashboards(uids).items():
-            file = folder / f"{uid}.json"
-            text = json.dumps(dashboard, indent=2, sort_keys=True, ensure_ascii=False)
-            file.write_text(f"{text}\n", encoding="utf-8")
+        for file in _written(options):
             print(file)  # noqa: T201  (a command line tool)
     except OSError as error:
         culprit = error.filename or folder
         raise ConfigError(f"{culprit}: {error.strerror}; name a folder that may be written to") from error
     return 0
+
+
+def _written(options: Namespace) -> Iterable[Path]:
+    folder: Path = options.folder
+    uids = data_sources(options)
+    if options.format != "json":
+        setup = Setup(uids=uids, dashboards=options.format)
+        yield from write_folder(setup, folder, dashboards(setup))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for uid, dashboard in shipped_dashboards(uids).items():
+        file = folder / f"{uid}.json"
+        file.write_text(to_json(dashboard), encoding="utf-8")
+        yield file
 
 
 COMMAND: Final = Command(
@@ -51,6 +68,7 @@ COMMAND: Final = Command(
     run=run,
     examples=(
         "pellucid dashboards export dashboards",
-        "pellucid dashboards export /etc/grafana/dashboards --prometheus-uid metrics --jaeger-uid traces",
+        "pellucid dashboards export /etc/grafana/dashboards --prometheus-uid mimir --tempo-uid tempo --loki-uid loki",
+        "pellucid dashboards export manifests --format grafana-operator",
     ),
 )

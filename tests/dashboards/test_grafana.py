@@ -7,16 +7,20 @@ import re
 from collections import Counter
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
+import yaml
 from grafana_foundation_sdk.models import units
 
 from pellucid import semconv
 from pellucid.cli import main
 from pellucid.semconv.servers import ALL_METRICS
-from pellucid_dashboards.dashboard_files import FOLDER
+from pellucid_dashboards.dashboard_files import FOLDER, shipped_dashboards
 from pellucid_dashboards.grafana import dashboards, write_dashboards
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.rules import Alert, all_groups
+from pellucid_exporters.alerting.definition import Context
 from support.dashboard_queries import Asked, everything, queries, real_panels, variable_queries
 from support.grafana_types import complaints
 from support.processes import run_python
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 BOARDS = dashboards()
 UIDS = sorted(BOARDS)
+SHIPPED = {rule.name for group in all_groups(Context()) for rule in group.rules if isinstance(rule, Alert)}
 ASKED = [each for uid in UIDS for each in queries(BOARDS[uid])]
 INFRASTRUCTURE = {
     "ALERTS": {"alertname", "alertstate", "job", "severity", label(semconv.PROVIDER_ID)},
@@ -133,30 +138,74 @@ def test_panels_say_what_they_answer(uid: str) -> None:
     assert max(titles.values()) == 1
 
 
-def test_data_sources_are_the_two_that_are_provisioned() -> None:
-    """Panels, queries, variables and annotations ask `prometheus`, links to traces `jaeger`."""
+def test_data_sources_are_variables() -> None:
+    """Everything asks the metrics and links to the traces that are chosen: at first those that are provisioned."""
     for board in BOARDS.values():
-        asked = [*real_panels(board), *board["templating"]["list"], *board["annotations"]["list"]]
+        variables = [each for each in board["templating"]["list"] if each["type"] == "query"]
+        asked = [*real_panels(board), *variables, *board["annotations"]["list"]]
         asked += [target for panel in real_panels(board) for target in panel["targets"]]
         assert {json.dumps(each["datasource"], sort_keys=True) for each in asked} == {
-            '{"type": "prometheus", "uid": "prometheus"}'
+            '{"type": "prometheus", "uid": "${datasource}"}'
         }
         text = json.dumps(board)
-        assert text.count("/explore?") == text.count("%22datasource%22%3A%22jaeger%22")
+        assert text.count("/explore?") == text.count("%22datasource%22%3A%22${traces}%22")
+        chosen = [each for each in board["templating"]["list"] if each["type"] == "datasource"]
+        assert {each["name"]: (each["query"], each["current"]["value"]) for each in chosen}.items() <= {
+            "datasource": ("prometheus", "prometheus"),
+            "traces": ("jaeger", "jaeger"),
+        }.items()
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_alerts_are_marked_on_all_dashboards(uid: str) -> None:
+    """Each marks the time when alerts fired, of its own subject and of the services that are chosen."""
+    [marks] = BOARDS[uid]["annotations"]["list"]
+    matched = re.search(r'alertname=~"([^"]+)"', marks["target"]["expr"])
+    assert matched
+    assert any(re.fullmatch(matched[1], alert) for alert in SHIPPED)
+    assert marks["enable"]
+
+
+def test_a_fleet_of_hubs_opens_in_one_table() -> None:
+    """Of the dashboard of hubs one panel is open: its state first, sorted by it; rows of hubs are closed."""
+    table, *rows = BOARDS["pellucid-tool-hubs"]["panels"]
+    assert table["type"] == "table"
+    assert [(row["type"], row["collapsed"], row.get("repeat")) for row in rows] == [
+        ("row", True, None),
+        ("row", True, "provider"),
+    ]
+    places = table["transformations"][1]["options"]
+    names = sorted(places["indexByName"], key=places["indexByName"].get)
+    assert [places["renameByName"][name] for name in names][:5] == ["State", "Hub", "Alert", "Objective", "p95"]
+    assert table["options"]["sortBy"][0] == {"displayName": "State", "desc": True}
+    links = {
+        rule["matcher"]["options"]: [
+            each for found in rule["properties"] if found["id"] == "links" for each in found["value"]
+        ]
+        for rule in table["fieldConfig"]["overrides"]
+    }
+    [choice] = links["Hub"]
+    assert choice["url"].startswith("/d/pellucid-tool-hubs?")
+    assert choice["url"].endswith("&var-provider=${__value.raw}")
 
 
 @pytest.mark.parametrize("uid", UIDS)
 def test_panels_do_not_overlap(uid: str) -> None:
-    """Each has an id of its own and a place within the 24 columns that no other has."""
+    """Each has an id of its own and a place within the 24 columns that no other has, in closed rows as well."""
     panels = BOARDS[uid]["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        assert 0 <= place["x"] < place["x"] + place["w"] <= 24
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
+    inside = [panel["panels"] for panel in panels if panel.get("panels")]
+    everywhere = [*panels, *(each for found in inside for each in found)]
+    assert len({panel["id"] for panel in everywhere}) == len(everywhere)
+    for found in (panels, *inside):
+        taken: set[tuple[int, int]] = set()
+        for panel in found:
+            place = panel["gridPos"]
+            assert 0 <= place["x"] < place["x"] + place["w"] <= 24
+            cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+            assert not cells & taken, panel["title"]
+            taken |= cells
+    for row in panels:
+        assert all(each["gridPos"]["y"] > row["gridPos"]["y"] for each in row.get("panels", []))
 
 
 def test_tables_and_percentiles_lead_to_traces() -> None:
@@ -211,15 +260,95 @@ def test_export_needs_nothing_but_the_files(tmp_path: Path) -> None:
     assert len(run_python(script, tmp_path).stdout.splitlines()) == len(UIDS)
 
 
+def exported(folder: Path, *options: str) -> dict[str, dict[str, Any]]:
+    """Return the dashboards that the command writes as files of Grafana, by uid."""
+    assert main(["dashboards", "export", str(folder), *options]) == 0
+    return {file.stem: json.loads(file.read_text()) for file in folder.iterdir()}
+
+
+def chosen(board: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return kind and uid of the data sources that are chosen at first, by variable."""
+    variables = [each for each in board["templating"]["list"] if each["type"] == "datasource"]
+    assert all(each["current"]["text"] == each["current"]["value"] for each in variables)
+    return {each["name"]: (each["query"], each["current"]["value"]) for each in variables}
+
+
+def addresses(value: Any) -> list[str]:
+    """Return all links to Explore, without the characters that addresses stand for by others."""
+    return [unquote(found) for found in re.findall(r'"(/explore\?[^"]+)"', json.dumps(value))]
+
+
 def test_export_knows_other_data_sources(tmp_path: Path) -> None:
-    """With other uids nothing refers to the shipped ones any more."""
-    assert main(["dashboards", "export", str(tmp_path), "--prometheus-uid", "mimir", "--jaeger-uid", "my traces"]) == 0
-    for file in tmp_path.iterdir():
-        text = file.read_text()
-        assert '"uid": "mimir"' in text
-        assert '"uid": "prometheus"' not in text
-        assert "%22jaeger%22" not in text
-    assert "%22my%20traces%22" in (tmp_path / "pellucid-tools.json").read_text()
+    """Uids that are given are those that dashboards choose at first, and nothing else changes."""
+    found = exported(tmp_path, "--prometheus-uid", "mimir", "--jaeger-uid", "my traces")
+    assert chosen(found["pellucid-telemetry-health"]) == {"datasource": ("prometheus", "mimir")}
+    for uid, board in found.items():
+        assert {"datasource": ("prometheus", "mimir"), "traces": ("jaeger", "my traces")}.items() >= chosen(
+            board
+        ).items()
+        for each, shipped in zip(board["templating"]["list"], BOARDS[uid]["templating"]["list"], strict=True):
+            if each["type"] == "datasource":
+                each["current"] = shipped["current"]
+        assert board == BOARDS[uid]
+
+
+def test_export_leads_to_tempo(tmp_path: Path) -> None:
+    """With a uid of Tempo, links search there by TraceQL for the service and the name that Jaeger is asked for."""
+    for uid, board in exported(tmp_path, "--tempo-uid", "tempo").items():
+        before, after = addresses(BOARDS[uid]), addresses(board)
+        assert len(after) == len(before)
+        assert "Jaeger" not in json.dumps(board)
+        assert chosen(board).get("traces", ("tempo", "tempo")) == ("tempo", "tempo")
+        for old, new in zip(before, after, strict=True):
+            was, query = (json.loads(each.partition("&panes=")[2])["traces"] for each in (old, new))
+            assert query["datasource"] == was["datasource"] == "${traces}"
+            assert query["queries"][0]["queryType"] == "traceql"
+            name = was["queries"][0]["operation"]
+            assert query["queries"][0]["query"] == f'{{resource.service.name="${{traced}}" && name="{name}"}}'
+
+
+def test_export_leads_to_logs_of_a_trace(tmp_path: Path) -> None:
+    """With a uid of Loki, dashboards with traces lead to the logs of a trace, whose id is a variable."""
+    found = exported(tmp_path, "--loki-uid", "loki")
+    with_traces = {uid for uid, board in BOARDS.items() if "traces" in everything(board)}
+    assert len(with_traces) == 5
+    for uid, board in found.items():
+        links = [each for each in board["links"] if each["type"] == "link"]
+        if uid not in with_traces:
+            assert board == BOARDS[uid]
+            continue
+        [address] = addresses(links)
+        pane = json.loads(address.partition("&panes=")[2])["logs"]
+        assert pane["datasource"] == "${logs}"
+        assert pane["queries"][0]["expr"] == '{service_name="${traced}"} | trace_id=~"${trace}"'
+        assert chosen(board)["logs"] == ("loki", "loki")
+        [trace] = [each for each in board["templating"]["list"] if each["name"] == "trace"]
+        assert trace["type"] == "textbox"
+
+
+def test_export_knows_one_data_source_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Jaeger and Tempo at once are misuse."""
+    with pytest.raises(SystemExit):
+        main(["dashboards", "export", str(tmp_path), "--jaeger-uid", "traces", "--tempo-uid", "tempo"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("wanted", "kind"), [("configmap", "ConfigMap"), ("grafana-operator", "GrafanaDashboard")])
+def test_export_writes_manifests(tmp_path: Path, wanted: str, kind: str) -> None:
+    """They have the dashboards of the files, for Grafana's sidecar or its operator, with a kustomization."""
+    assert main(["dashboards", "export", str(tmp_path), "--format", wanted, "--tempo-uid", "tempo"]) == 0
+    objects = {file.name: yaml.safe_load(file.read_text()) for file in tmp_path.iterdir()}
+    assert sorted(objects.pop("kustomization.yaml")["resources"]) == sorted(objects)
+    assert {each["kind"] for each in objects.values()} == {kind}
+    if kind == "ConfigMap":
+        assert {each["metadata"]["labels"]["grafana_dashboard"] for each in objects.values()} == {"1"}
+        texts = [text for each in objects.values() for text in each["data"].values()]
+    else:
+        assert all(each["spec"]["instanceSelector"] for each in objects.values())
+        texts = [each["spec"]["json"] for each in objects.values()]
+    assert {json.loads(text)["uid"]: json.loads(text) for text in texts} == shipped_dashboards(
+        {"prometheus": "prometheus", "tempo": "tempo"}
+    )
 
 
 def test_export_says_what_is_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

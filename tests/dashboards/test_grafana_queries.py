@@ -44,6 +44,8 @@ PATIENCE: Final = 300.0
 
 BOARDS: Final = dashboards()
 HISTOGRAMS: Final = {series(metric) for metric in ALL_METRICS if metric.kind == "histogram"}
+MARKED: Final = ("ModelSlow", "ToolFailing", "ExternalToolStuck", "TelemetryDropping")
+"""Alerts that only mark the time when they fire: one for each dashboard without a panel of alerts."""
 NOWHERE: Final = Otlp(endpoint="http://127.0.0.1:9", metrics=False, timeout=0.2)
 """Nobody listens there: what is sent is lost, and counted."""
 
@@ -91,7 +93,7 @@ def servers(telemetry: Telemetry, rules: Path | None = None) -> Iterator[Servers
 
 
 def alert_rules(folder: Path) -> Path:
-    """Return a file with alerts of a hub and of a server that fire or are pending, as the shipped rules make them."""
+    """Return a file with alerts that fire or are pending, for panels and for the marks of each dashboard."""
     objective = f"max by (job, {label(semconv.PROVIDER_ID)}) ({series(semconv.DISCOVERY_OBJECTIVE)}) > 0"
     served = f"max by (job, {label(semconv.MCP_SERVER_NAME)}) ({series(SERVER_OBJECTIVE)}) > 0"
     labels = {"severity": "ticket"}
@@ -100,6 +102,7 @@ def alert_rules(folder: Path) -> Path:
         {"alert": "ToolHubDown", "expr": objective, "for": "1h", "labels": labels},
         {"alert": "ToolServerSlow", "expr": served, "labels": labels},
         {"alert": "ToolServerHanging", "expr": served, "for": "1h", "labels": labels},
+        *({"alert": name, "expr": objective, "labels": labels} for name in MARKED),
     ]
     file = folder / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "hubs", "rules": alerts}]}))

@@ -204,3 +204,33 @@ def test_a_run_that_a_policy_halts_is_not_failed(trial: Make) -> None:
     for panel, labels in (("What is wrong now", {}), ("Agents", {"gen_ai_agent_name": "support"})):
         tried.value(8, f"round({expression('pellucid-overview', panel, 1)}, 1e-9)", (labels, 0.1))
     tried.run()
+
+
+def test_a_hub_has_one_state(trial: Make) -> None:
+    """It is that of the worst alert of any service, with its name; a hub without an alert is ok."""
+    firing = 'severity="page",alertstate="firing"'
+    tried = trial(
+        {
+            f'pellucid_hub_unanswered_age_seconds{{{SHOP},pellucid_provider_id="{hub}"}}': level((0, 10))
+            for hub in ("docs", "slow", "well")
+        }
+        | {
+            f'ALERTS{{alertname="ToolHubDown",job="shop",pellucid_provider_id="docs",{firing}}}': level((1, 10)),
+            'ALERTS{alertname="ToolHubSlow",job="shop",pellucid_provider_id="docs",alertstate="pending"}': level(
+                (1, 10)
+            ),
+            'ALERTS{alertname="ToolHubSlow",job="back",pellucid_provider_id="slow",alertstate="pending"}': level(
+                (1, 10)
+            ),
+        }
+    )
+    values = everything(BOARDS["pellucid-tool-hubs"])
+    state = expression("pellucid-tool-hubs", "Hubs").replace(values["provider"], ".*")
+    tried.value(
+        8,
+        state,
+        ({"pellucid_provider_id": "docs", "alertname": "ToolHubDown"}, 2),
+        ({"pellucid_provider_id": "slow", "alertname": "ToolHubSlow"}, 1),
+        ({"pellucid_provider_id": "well"}, 0),
+    )
+    tried.run()

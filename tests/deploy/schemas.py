@@ -35,6 +35,9 @@ SCHEMAS: Final = {
     "github.com/open-telemetry/opentelemetry-operator@v0.148.0": [
         "config/crd/bases/opentelemetry.io_opentelemetrycollectors.yaml"
     ],
+    "github.com/grafana/grafana-operator/v5@v5.18.0": [
+        "config/crd/bases/grafana.integreatly.org_grafanadashboards.yaml"
+    ],
     "github.com/kedacore/keda/v2@v2.21.0": ["config/crd/bases/keda.sh_scaledobjects.yaml"],
 }
 """Files of modules, which are small beside the modules themselves."""

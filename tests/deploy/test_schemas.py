@@ -34,6 +34,16 @@ def test_schemas_take_what_is_exported(name: str, tmp_path: Path) -> None:
     assert {file: said for file, said in found.items() if said} == {}
 
 
+@pytest.mark.parametrize("kind", ["configmap", "grafana-operator"])
+def test_schemas_take_exported_dashboards(kind: str, tmp_path: Path) -> None:
+    """No dashboard has an unknown field, for Grafana's sidecar or its operator, by either command."""
+    assert main(["dashboards", "export", str(tmp_path / "one"), "--format", kind]) == 0
+    assert main(["export", "kubernetes", str(tmp_path / "two"), "--part=telemetry", "--dashboards", kind]) == 0
+    one, two = (sorted((tmp_path / folder).glob("dashboard-*")) for folder in ("one", "two"))
+    assert [file.read_text() for file in one] == [file.read_text() for file in two]
+    assert [said for file in one for said in errors(yaml.safe_load(file.read_text()))] == []
+
+
 @pytest.mark.parametrize("name", SETUPS)
 def test_schemas_take_what_the_chart_renders(name: str) -> None:
     """The same of `helm template`."""

@@ -16,7 +16,7 @@ from pellucid_exporters.alerting.definition import Context
 from stack.application import SAMPLED
 from stack.scene import Application, applications, until
 from support.compose_files import example_targets
-from support.dashboard_queries import queries, variable_queries
+from support.dashboard_queries import panel_queries, variable_queries
 from support.nats_server import nats_server
 from support.ports import free_port
 from support.promql import parse
@@ -138,9 +138,9 @@ def unfilled(prometheus: PrometheusServer, asked: Asked) -> Sequence[str]:
 @pytest.mark.usefixtures("broken", "shop", "kiosk", "sampled")
 @pytest.mark.parametrize("uid", dashboards())
 def test_every_query_of_a_dashboard_has_data(prometheus: PrometheusServer, uid: str) -> None:
-    """Each query and variable, by each of its selectors, from what is sent and what is scraped."""
+    """Each query of panels and variables, by each of its selectors, from what is sent and what is scraped."""
     board = dashboards()[uid]
-    left = [*queries(board), *variable_queries(board)]
+    left = [*(asked for found in panel_queries(board).values() for asked in found), *variable_queries(board)]
 
     def lacking() -> list[tuple[str, Sequence[str]]]:
         nonlocal left

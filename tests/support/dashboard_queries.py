@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LISTED: Final = {"provider": "docs|down", "traced": "shop"}
+LISTED: Final = {"datasource": "prometheus", "traces": "jaeger", "provider": "docs|down", "traced": "shop"}
 """Values in the scenes of `support.dashboard_scenes`, of variables for which `All` is the list of them."""
 
 _LABEL_VALUES: Final = re.compile(r"label_values\((?P<selector>.+), (?P<label>\w+)\)")
@@ -51,8 +51,9 @@ class Asked:
 
 
 def real_panels(board: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the panels of a dashboard that are no rows."""
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
+    """Return the panels of a dashboard that are no rows, also those in closed rows."""
+    everywhere = (each for panel in board["panels"] for each in (panel, *panel.get("panels", [])))
+    return [panel for panel in everywhere if panel["type"] != "row"]
 
 
 def everything(board: dict[str, Any]) -> dict[str, str]:
@@ -80,17 +81,23 @@ def panel_queries(board: dict[str, Any]) -> dict[str, list[Asked]]:
 
 def queries(board: dict[str, Any]) -> list[Asked]:
     """Return the queries of all panels and annotations."""
-    annotations = [
+    return [*(asked for found in panel_queries(board).values() for asked in found), *annotation_queries(board)]
+
+
+def annotation_queries(board: dict[str, Any]) -> list[Asked]:
+    """Return the queries of annotations."""
+    return [
         Asked(f"{board['uid']}/{each['name']}", each["target"]["expr"], values=everything(board))
         for each in board["annotations"]["list"]
     ]
-    return [*(asked for found in panel_queries(board).values() for asked in found), *annotations]
 
 
 def variable_queries(board: dict[str, Any]) -> list[Asked]:
     """Return the queries of the variables: selectors with a `label`, and expressions without."""
     found = []
     for variable in board["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
         where, text = f"{board['uid']}/${variable['name']}", variable["query"]["query"]
         if match := _LABEL_VALUES.fullmatch(text):
             found.append(Asked(where, match["selector"], label=match["label"], values=everything(board)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grafana_foundation_sdk.builders.dashboard import AnnotationQuery, Dashboard, Row
 from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import DashboardCursorSync
+from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, GridPos
 
 from pellucid import semconv
 from pellucid_dashboards.grafana.links import TAG, siblings
@@ -18,12 +18,20 @@ from pellucid_dashboards.grafana.variables import PROMETHEUS, variables
 from pellucid_dashboards.names import label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pellucid_dashboards.grafana.panels import Panel
 
 WIDTH: Final = 24
 """Columns of Grafana's grid."""
+_SUBJECTS: Final = (
+    semconv.PROVIDER_ID,
+    semconv.TOOL_NAME,
+    semconv.REQUEST_MODEL,
+    semconv.AGENT_NAME,
+    semconv.MCP_SERVER_NAME,
+)
+"""What an alert may be about: tags of its mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +42,14 @@ class Shelf:
         height: Height in rows of Grafana's grid.
         title: Title of a Grafana row that starts here.
         repeat: Variable. The Grafana row and the shelves up to the next title are repeated for each of its values.
+        closed: Whether the Grafana row is closed at first: its panels ask nothing until it is opened.
     """
 
     panels: Sequence[Panel]
     height: int = 8
     title: str = ""
     repeat: str = ""
+    closed: bool = False
 
 
 def assemble(
@@ -49,32 +59,43 @@ def assemble(
     shelves: Sequence[Shelf],
     *,
     chosen_by: Sequence[str],
-    annotations: Sequence[AnnotationQuery] = (),
+    alerts: Sequence[str],
 ) -> dict[str, Any]:
     """Return a dashboard in Grafana's import format.
 
-    The variables are `service` and those in `chosen_by`.
+    The variables are the data sources, `service` and those in `chosen_by`. Firing alerts that the matchers `alerts`
+    select are marked on all panels.
     """
     board = Dashboard(title).uid(uid).description(description).tags([TAG]).editable().refresh("30s")
     board.time("now-1h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR).version(1)
     for variable in variables(chosen_by):
         board.with_variable(variable)
-    board.link(siblings()).annotations(list(annotations))
-    number = 0
+    board.link(siblings()).annotation(_alert_annotation(*alerts))
+    number = top = 0
+    closed: Row | None = None
     for shelf in shelves:
         if shelf.title:
             number += 1
-            row = Row(shelf.title).id(number)
+            row = Row(shelf.title).id(number).grid_pos(GridPos(x=0, y=top, w=WIDTH, h=1))
             board.with_row(row.repeat(shelf.repeat) if shelf.repeat else row)
-        for panel in shelf.panels:
+            closed = row if shelf.closed else None
+            top += 1
+            below = top
+        width = WIDTH // len(shelf.panels)
+        for column, panel in enumerate(shelf.panels):
             number += 1
-            board.with_panel(panel.id(number).span(WIDTH // len(shelf.panels)).height(shelf.height))
+            place = GridPos(x=column * width, y=below if closed else top, w=width, h=shelf.height)
+            (closed or board).with_panel(panel.id(number).grid_pos(place))
+        if closed:
+            below += shelf.height
+        else:
+            top += shelf.height
     found: dict[str, Any] = json.loads(JSONEncoder().encode(board.build()))
     _tidy(found)
     return found
 
 
-def alert_annotation(*where: str) -> AnnotationQuery:
+def _alert_annotation(*where: str) -> AnnotationQuery:
     """Return an annotation that marks the time of firing alerts on all panels."""
     query = Dataquery().ref_id("alerts").expr(select("ALERTS", *where, 'alertstate="firing"')).range()
     return (
@@ -85,7 +106,8 @@ def alert_annotation(*where: str) -> AnnotationQuery:
         .icon_color("red")
         .target(query)
         .title_format("{{alertname}}")
-        .text_format(f"{{{{{label(semconv.PROVIDER_ID)}}}}} {{{{severity}}}}")
+        .text_format("{{job}} {{severity}}")
+        .tag_keys(",".join(map(label, _SUBJECTS)))
         .step("30s")
     )
 
@@ -95,6 +117,12 @@ def _tidy(dashboard: dict[str, Any]) -> None:
     for variable in dashboard["templating"]["list"]:
         for name in ("auto", "auto_min", "auto_count"):
             variable.pop(name, None)
-    for panel in dashboard["panels"]:
+    for panel in _panels(dashboard):
         if panel["type"] == "table":
             panel["options"].pop("footer", None)
+
+
+def _panels(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the panels of a dashboard, also those in closed rows."""
+    for panel in dashboard["panels"]:
+        yield from (panel, *panel.get("panels", []))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from pellucid_dashboards.dashboard_files import FOLDER
+from pellucid_dashboards.dashboard_files import FOLDER, to_json
 from pellucid_dashboards.grafana import (
     external_work,
     overview,
@@ -33,5 +32,4 @@ def write_dashboards(folder: Path = FOLDER) -> None:
     for stale in set(folder.glob("*.json")) - {folder / f"{uid}.json" for uid in found}:
         stale.unlink()
     for uid, dashboard in found.items():
-        text = json.dumps(dashboard, indent=2, sort_keys=True, ensure_ascii=False)
-        (folder / f"{uid}.json").write_text(f"{text}\n", encoding="utf-8")
+        (folder / f"{uid}.json").write_text(to_json(dashboard), encoding="utf-8")

@@ -57,6 +57,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_requests(), _errors(), _durations()], title="Server"),
         ],
         chosen_by=["agent", "tool"],
+        alerts=('alertname=~"External.*|Runs.*|Workers.*|Durable.*|ApprovalsWaiting"', SERVICE),
     )
 
 

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
-from urllib.parse import quote
 
 from grafana_foundation_sdk.builders.dashboard import DashboardLink
 from grafana_foundation_sdk.models.dashboard import DashboardLinkType
 
-JAEGER: Final = "jaeger"
-"""Uid of the data source of traces."""
+from pellucid_dashboards.explore import METRICS, TRACES, explore, in_jaeger
+
 TAG: Final = "pellucid"
-TRACED: Final = "traced"
-"""Variable with the name of the service in Jaeger."""
-
-
-def traces_url(operation: str) -> str:
-    """Return the URL that searches Jaeger for spans of an operation, within the dashboard's time range.
-
-    Args:
-        operation: Name of the spans; Grafana fills in `${...}`.
-    """
-    query = {"refId": "A", "queryType": "search", "service": f"${{{TRACED}}}", "operation": operation, "limit": 50}
-    pane = {"datasource": JAEGER, "queries": [query], "range": {"from": "${__from}", "to": "${__to}"}}
-    panes = json.dumps({"traces": pane}, separators=(",", ":"))
-    return f"/explore?schemaVersion=1&orgId=${{__org.id}}&panes={quote(panes, safe='${}')}"
 
 
 def traces_link(operation: str, title: str = "Traces in Jaeger") -> dict[str, object]:
-    """Return a data link to the traces of an operation."""
-    return {"title": title, "url": traces_url(operation), "targetBlank": True}
+    """Return a data link to the traces of an operation.
+
+    Args:
+        operation: Name of the spans; Grafana fills in `${...}`.
+        title: Text of the link.
+    """
+    return {"title": title, "url": explore(TRACES, in_jaeger(operation)), "targetBlank": True}
+
+
+def choice_link(title: str, uid: str, variable: str) -> dict[str, object]:
+    """Return a data link to a dashboard where only the value of this cell is chosen."""
+    kept = "&".join(f"${{{name}:queryparam}}" for name in ("service", METRICS, TRACES))
+    url = f"/d/{uid}?${{__url_time_range}}&{kept}&var-{variable}=${{__value.raw}}"
+    return {"title": title, "url": url, "targetBlank": False}
 
 
 def dashboard_link(title: str, uid: str) -> dict[str, object]:

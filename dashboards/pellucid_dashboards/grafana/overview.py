@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_dashboards.grafana.assembly import Shelf, alert_annotation, assemble
-from pellucid_dashboards.grafana.links import TRACED, dashboard_link, traces_link
+from pellucid_dashboards.explore import TRACED
+from pellucid_dashboards.grafana.assembly import Shelf, assemble
+from pellucid_dashboards.grafana.links import dashboard_link, traces_link
 from pellucid_dashboards.grafana.panels import (
     ALERT_STATES,
     Column,
@@ -78,7 +79,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_agents()]),
         ],
         chosen_by=["agent", TRACED],
-        annotations=[alert_annotation(ALERTS, SERVICE)],
+        alerts=(ALERTS, SERVICE),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from grafana_foundation_sdk.builders import common as common_builders
@@ -68,6 +69,8 @@ class Column:
 
     Attributes:
         red: Threshold from which a cell is red.
+        texts: Text and colour for each value of a state, which comes before the names of rows.
+        links: Links of its cells.
     """
 
     name: str
@@ -75,6 +78,8 @@ class Column:
     unit: str
     red: float | None = None
     decimals: int | None = None
+    texts: Mapping[int, tuple[str, str]] | None = None
+    links: Sequence[dict[str, object]] = ()
 
 
 def as_legend(attribute: str) -> str:
@@ -131,22 +136,40 @@ def tiles(title: str, question: str, columns: Sequence[Column], links: Mapping[s
 
 
 def rows(
-    title: str, question: str, key: tuple[str, str], columns: Sequence[Column], links: Sequence[dict[str, object]]
+    title: str,
+    question: str,
+    key: tuple[str, str],
+    columns: Sequence[Column],
+    links: Sequence[dict[str, object]],
+    *,
+    labels: Mapping[str, str] = MappingProxyType({}),
+    sort: Sequence[str] = (),
 ) -> table.Panel:
     """Return a table with one row per value of a label, at the current time.
 
-    The `key` is the attribute and the name of its column, whose cells have the `links`.
+    Args:
+        title: Its title.
+        question: That it answers.
+        key: The attribute, and the name of its column.
+        columns: Of numbers.
+        links: Links of the cells with the `key`.
+        labels: Names of columns of other labels that a query has, by label.
+        sort: Names of columns by which rows are sorted, largest first.
     """
     attribute, named = key
     panel = table.Panel().show_header(True).cell_height(common.TableCellHeight.SM)
     panel.cell_options(common.TableAutoCellOptions())
-    renamed = {label(attribute): named}
+    renamed: dict[str, str] = {}
     for number, column in enumerate(columns):
+        if column.texts is None:
+            renamed |= {label(attribute): named, **labels}
         query = _query(Query(expr=column.expr, legend=column.name), number)
         panel.with_target(query.instant().format(PromQueryFormat.TABLE))
         renamed[f"Value #{_ref(number)}" if len(columns) > 1 else "Value"] = column.name
         panel.override_by_name(column.name, _look(column, cell="color-text"))
     panel.override_by_name(named, [DynamicConfigValue("links", list(links))])
+    if sort:
+        panel.sort_by([common_builders.TableSortByFieldState().display_name(name).desc(True) for name in sort])
     panel.with_transformation(DataTransformerConfig(id_val="merge", options={}))
     order = {name: position for position, name in enumerate(renamed)}
     organize = {"excludeByName": {"Time": True}, "indexByName": order, "renameByName": renamed}
@@ -175,8 +198,7 @@ def heat(title: str, question: str, unit: str, expr: str) -> heatmap.Panel:
 
 def states(title: str, question: str, texts: Mapping[int, tuple[str, str]], *queries: Query) -> statetimeline.Panel:
     """Return a state timeline; `texts` map each value to its text and colour."""
-    shown = {str(value): ValueMappingResult(text=text, color=color) for value, (text, color) in texts.items()}
-    panel = statetimeline.Panel().mappings([ValueMap(options=shown)]).merge_values(True)
+    panel = statetimeline.Panel().mappings([_shown(texts)]).merge_values(True)
     panel.show_value(common.VisibilityMode.NEVER).row_height(0.8).fill_opacity(80)
     panel.color_scheme(dashboard_builders.FieldColor().mode(FieldColorModeId.THRESHOLDS)).thresholds(_thresholds(None))
     panel.legend(_legend()).tooltip(_tooltip())
@@ -203,11 +225,21 @@ def _ref(number: int) -> str:
 def _look(column: Column, cell: str | None = None) -> list[DynamicConfigValue]:
     """Return the unit and the colours of a column's numbers."""
     look = [DynamicConfigValue("unit", column.unit), DynamicConfigValue("thresholds", _thresholds(column.red).build())]
+    if column.texts is not None:
+        look.append(DynamicConfigValue("mappings", [_shown(column.texts)]))
+        look.append(DynamicConfigValue("custom.cellOptions", {"type": "color-background"}))
+    if column.links:
+        look.append(DynamicConfigValue("links", list(column.links)))
     if column.decimals is not None:
         look.append(DynamicConfigValue("decimals", column.decimals))
     if cell is not None and column.red is not None:
         look.append(DynamicConfigValue("custom.cellOptions", {"type": cell}))
     return look
+
+
+def _shown(texts: Mapping[int, tuple[str, str]]) -> ValueMap:
+    shown = {str(value): ValueMappingResult(text=text, color=color) for value, (text, color) in texts.items()}
+    return ValueMap(options=shown)
 
 
 def _thresholds(red: float | None) -> dashboard_builders.ThresholdsConfig:

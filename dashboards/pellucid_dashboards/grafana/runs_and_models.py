@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid_dashboards.explore import TRACED
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
-from pellucid_dashboards.grafana.links import TRACED, traces_link
+from pellucid_dashboards.grafana.links import traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
 from pellucid_dashboards.grafana.queries import (
     AGENT,
@@ -45,6 +46,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_decisions()]),
         ],
         chosen_by=["agent", "model", TRACED],
+        alerts=('alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|AgentProcessBusy"', SERVICE),
     )
 
 

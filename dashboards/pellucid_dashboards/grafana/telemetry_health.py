@@ -25,6 +25,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_sampling(), _overflows()]),
         ],
         chosen_by=[],
+        alerts=('alertname=~"Telemetry.*|Metric.*|TargetMissing"', SERVICE),
     )
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_dashboards.grafana.assembly import Shelf, alert_annotation, assemble
-from pellucid_dashboards.grafana.links import TRACED, traces_link
+from pellucid_dashboards.explore import TRACED
+from pellucid_dashboards.grafana.assembly import Shelf, assemble
+from pellucid_dashboards.grafana.links import choice_link, traces_link
 from pellucid_dashboards.grafana.panels import (
     ALERT_STATES,
     GREEN,
@@ -45,7 +46,7 @@ from pellucid_dashboards.promql import BROKEN_REQUESTS
 
 UID: Final = "pellucid-tool-hubs"
 
-_ALERTS: Final = ('alertname=~"ToolHub.*"', SERVICE, PROVIDER)
+_ALERTS: Final = ('alertname=~"ToolHub.*|ToolCatalogChanging|DiscoveryCacheMissStorm"', SERVICE, PROVIDER)
 _BY: Final = (semconv.PROVIDER_ID,)
 _LEGEND: Final = as_legend(semconv.PROVIDER_ID)
 _HERE: Final = (SERVICE, PROVIDER)
@@ -58,15 +59,15 @@ def dashboard() -> dict[str, Any]:
         "Pellucid / Tool hubs",
         "Is a tool hub slow, silent, failing or changing, and since when?",
         [
-            Shelf(panels=[_hubs()], height=8),
-            Shelf(panels=[_alerts(), _breakers()], height=6),
+            Shelf(panels=[_hubs()], height=20),
+            Shelf(panels=[_alerts(), _breakers()], height=10, title="Alerts, breakers and connections", closed=True),
             Shelf(panels=[_connecting(), _connections()], height=7),
-            Shelf(panels=[_latency(), _heat()], height=9, title="Hub $provider", repeat="provider"),
+            Shelf(panels=[_latency(), _heat()], height=9, title="Hub $provider", repeat="provider", closed=True),
             Shelf(panels=[_waiting(), _failures()], height=7),
             Shelf(panels=[_cache(), _catalogue()], height=7),
         ],
         chosen_by=["hub", TRACED],
-        annotations=[alert_annotation(*_ALERTS)],
+        alerts=_ALERTS,
     )
 
 
@@ -76,27 +77,39 @@ def _gauge(metric: semconv.Metric) -> str:
 
 def _hubs() -> Panel:
     p95 = quantile(0.95, semconv.HUB_LISTING_DURATION, *_HERE, by=_BY, window=SHOWN)
-    objective = _gauge(semconv.DISCOVERY_OBJECTIVE)
     requests = calls(semconv.HUB_LISTING_DURATION, *_HERE, by=_BY, window=SHOWN)
     late = rate(semconv.HUB_OVER_OBJECTIVE, *_HERE, by=_BY, window=SHOWN)
     failed = calls(semconv.HUB_LISTING_DURATION, *_HERE, BROKEN_REQUESTS, by=_BY, window=SHOWN)
-    cached = f'{label(semconv.DISCOVERY_CACHE)}=~"hit|joined|stale"'
-    spared = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, cached, by=_BY, window=SHOWN)
-    every = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, by=_BY, window=SHOWN)
     columns = [
-        Column(name="p95", expr=p95, unit="s"),
-        Column(name="Objective", expr=objective, unit="s"),
-        Column(name="p95 of objective", expr=f"{p95} / {objective}", unit="percentunit", red=1),
+        Column(name="State", expr=_state(), unit="none", texts={**ALERT_STATES, 0: ("ok", GREEN)}),
+        Column(name="Objective", expr=_gauge(semconv.DISCOVERY_OBJECTIVE), unit="s"),
+        Column(
+            name="p95",
+            expr=p95,
+            unit="s",
+            links=[traces_link(f"{semconv.DISCOVER_TOOLS} ${{__data.fields.Hub}}")],
+        ),
         Column(name="Over objective", expr=f"{late} / ({requests} > 0)", unit="percentunit", red=0.01),
         Column(name="Failed", expr=share(failed, requests), unit="percentunit", red=0.05),
         Column(name="Without an answer", expr=_gauge(semconv.HUB_UNANSWERED_AGE), unit="s", red=30),
         Column(name="Since last success", expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}", unit="s"),
-        Column(name="From cache", expr=share(spared, every), unit="percentunit"),
-        Column(name="Tools", expr=_gauge(semconv.CATALOG_SIZE), unit="none"),
     ]
-    links = [traces_link(f"{semconv.DISCOVER_TOOLS} ${{__value.raw}}")]
-    question = "Which hub was over its objective, failed, or has not answered for long? Its name leads to its traces."
-    return rows("Hubs", question, (semconv.PROVIDER_ID, "Hub"), columns, links)
+    return rows(
+        "Hubs",
+        "Which hub has an alert, is over its objective, failed, or has not answered for long? Its name chooses it, and"
+        " its p95 leads to its traces.",
+        (semconv.PROVIDER_ID, "Hub"),
+        columns,
+        [choice_link("Only this hub", UID, "provider")],
+        labels={"alertname": "Alert"},
+        sort=["State", "Over objective"],
+    )
+
+
+def _state() -> str:
+    """Return the state of each hub by its worst alert, of which there is one, and 0 for a hub without alerts."""
+    worst = f"topk by ({label(semconv.PROVIDER_ID)}) (1, {alerts(*_ALERTS, by=('alertname', semconv.PROVIDER_ID))})"
+    return f"{worst} or on ({label(semconv.PROVIDER_ID)}) 0 * {_gauge(semconv.HUB_UNANSWERED_AGE)}"
 
 
 def _alerts() -> Panel:

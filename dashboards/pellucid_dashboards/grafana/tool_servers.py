@@ -14,8 +14,9 @@ from pellucid.semconv.servers import (
     SERVER_SESSION_DURATION,
     SERVER_SESSIONS,
 )
+from pellucid_dashboards.explore import TRACED
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
-from pellucid_dashboards.grafana.links import TRACED, traces_link
+from pellucid_dashboards.grafana.links import traces_link
 from pellucid_dashboards.grafana.panels import (
     ALERT_STATES,
     OBJECTIVE,
@@ -74,6 +75,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_heat()]),
         ],
         chosen_by=["server", TRACED],
+        alerts=_ALERTS,
     )
 
 

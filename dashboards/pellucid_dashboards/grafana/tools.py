@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
+from pellucid_dashboards.explore import TRACED
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
-from pellucid_dashboards.grafana.links import TRACED, traces_link
+from pellucid_dashboards.grafana.links import traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
 from pellucid_dashboards.grafana.queries import (
     AGENT,
@@ -46,6 +47,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_approvals(), _discoveries()]),
         ],
         chosen_by=["agent", "provider", "tool", TRACED],
+        alerts=('alertname=~"ToolFailing|ApprovalsWaiting"', SERVICE),
     )
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from grafana_foundation_sdk.builders.dashboard import QueryVariable
+from grafana_foundation_sdk.builders.dashboard import DatasourceVariable, QueryVariable
 from grafana_foundation_sdk.models.common import DataSourceRef
 from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption, VariableRefresh, VariableSort
 
 from pellucid import semconv
 from pellucid.semconv.servers import SERVER_OPERATION_DURATION
-from pellucid_dashboards.grafana.links import TRACED
+from pellucid_dashboards.dashboard_files import SHIPPED_UIDS
+from pellucid_dashboards.explore import METRICS, TRACED, TRACES
 from pellucid_dashboards.grafana.queries import HUB, OF_AGENTS, SERVICE, of_agents, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
+PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid=f"${{{METRICS}}}")
 
 _CLASSIC_QUERY: Final = 5  # as it is typed, instead of taken apart for Grafana's editor
 _LABELS: Final = {
@@ -32,14 +33,22 @@ _HUBS: Final = (
 )
 
 
-def variables(names: Sequence[str]) -> list[QueryVariable]:
-    """Return `service` and the named variables.
+def variables(names: Sequence[str]) -> list[DatasourceVariable | QueryVariable]:
+    """Return the data sources, `service` and the named variables.
 
     The name `hub` is a `provider` limited to remote hubs; `All` includes only these. `traced` is
     hidden: links to traces need it.
     """
     service = _choice("service", "Service", values(OF_AGENTS, "job")).all_value(".*")
-    return [service, *map(_variable, names)]
+    sources = [_source(METRICS, "Metrics", "prometheus")]
+    if TRACED in names:
+        sources.append(_source(TRACES, "Traces", "jaeger"))
+    return [*sources, service, *map(_variable, names)]
+
+
+def _source(name: str, text: str, kind: str) -> DatasourceVariable:
+    uid = SHIPPED_UIDS[kind]
+    return DatasourceVariable(name).label(text).type(kind).current(VariableOption(selected=True, text=uid, value=uid))
 
 
 def _variable(name: str) -> QueryVariable:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
-from pellucid_dashboards.dashboard_files import SHIPPED_UIDS
+from pellucid_dashboards.dashboard_files import add_data_sources, data_sources
 from pellucid_dashboards.kubernetes.folder import write_folder
-from pellucid_dashboards.kubernetes.setup import PARTS, Setup
+from pellucid_dashboards.kubernetes.setup import DASHBOARDS, PARTS, Setup
 from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.urls import is_url
 
@@ -57,8 +57,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="change a threshold of the rules",
     )
-    for kind, uid in SHIPPED_UIDS.items():
-        export.add_argument(f"--{kind}-uid", default=uid, metavar="UID", help=f"data source {kind} (%(default)s)")
+    export.add_argument(
+        "--dashboards", choices=DASHBOARDS, default=_DEFAULTS.dashboards, help="for what finds them (%(default)s)"
+    )
+    add_data_sources(export)
 
 
 def _add_addresses(parser: ArgumentParser) -> None:
@@ -108,7 +110,8 @@ def run(options: Namespace) -> int:
         metrics_endpoint=options.metrics_endpoint,
         secret=options.secret or options.name,
         thresholds=Thresholds().set(options.set),
-        uids={"prometheus": options.prometheus_uid, "jaeger": options.jaeger_uid},
+        uids=data_sources(options),
+        dashboards=options.dashboards,
     )
     try:
         for file in write_folder(setup, options.folder):

@@ -10,12 +10,12 @@ from pellucid_dashboards.kubernetes.workloads import durable, relay
 from pellucid_dashboards.kubernetes.yaml_text import to_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pellucid_dashboards.kubernetes.setup import Setup
 
-_HEADER = "# Made by `pellucid export kubernetes`. Do not edit: patch it in an overlay, or export again.\n"
+_HEADER = "# Made by Pellucid. Do not edit: patch it in an overlay, or export again.\n"
 
 
 def manifests(setup: Setup) -> Iterator[dict[str, Any]]:
@@ -32,15 +32,20 @@ def manifests(setup: Setup) -> Iterator[dict[str, Any]]:
         yield from durable(setup)
 
 
-def write_folder(setup: Setup, folder: Path) -> list[Path]:
-    """Write the objects of a set-up, a file each, and `kustomization.yaml`; return the files.
+def write_folder(setup: Setup, folder: Path, objects: Iterable[dict[str, Any]] | None = None) -> list[Path]:
+    """Write objects of a set-up, a file each, and `kustomization.yaml`; return the files.
+
+    Args:
+        setup: The set-up.
+        folder: Made if it is not there.
+        objects: All of the set-up unless they are given.
 
     Raises:
         OSError: the folder is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for each in manifests(setup):
+    for each in manifests(setup) if objects is None else objects:
         file = folder / f"{each['metadata']['name'].removeprefix(f'{setup.name}-')}-{each['kind'].lower()}.yaml"
         file.write_text(_HEADER + to_yaml(each), encoding="utf-8")
         files.append(file)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PARTS: Final = ("telemetry", "collector", "relay")
 """Parts that can be chosen; server and workers are there when there are agents."""
+DASHBOARDS: Final = ("configmap", "grafana-operator")
+"""Kinds of objects that dashboards can be."""
 COLLECTOR_IMAGE: Final = "otel/opentelemetry-collector-contrib:0.150.1"
 SERVICE_LABEL: Final = "pellucid/service"
 """Label of pods that are scraped on their port `metrics`. Its value is the service's name, and becomes the job."""
@@ -37,6 +39,7 @@ class Setup:
         secret: An existing one, with the keys `store` and `api-token`, and maybe `queue` and `call-keys`.
         thresholds: Thresholds of the alerts.
         uids: Uids of Grafana's data sources.
+        dashboards: How Grafana gets the dashboards: one of `DASHBOARDS`.
     """
 
     name: str = "pellucid"
@@ -53,6 +56,7 @@ class Setup:
     secret: str = "pellucid"  # noqa: S105  (a name)
     thresholds: Thresholds = field(default_factory=Thresholds)
     uids: Mapping[str, str] = field(default_factory=lambda: dict(SHIPPED_UIDS))
+    dashboards: str = DASHBOARDS[0]
 
     def labels(self, component: str) -> dict[str, str]:
         """Return the labels of an object."""

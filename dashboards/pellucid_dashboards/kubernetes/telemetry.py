@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from pellucid_dashboards.dashboard_files import shipped_dashboards
+from pellucid_dashboards.dashboard_files import shipped_dashboards, to_json
 from pellucid_dashboards.kubernetes.setup import SERVICE_LABEL
 from pellucid_dashboards.kubernetes.yaml_text import Raw
 from pellucid_dashboards.rules.render import render
@@ -14,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pellucid_dashboards.kubernetes.setup import Setup
+
+FOLDER_TITLE: Final = "Pellucid"
+"""Grafana's folder with the dashboards."""
 
 
 def rules(setup: Setup) -> dict[str, Any]:
@@ -57,15 +59,34 @@ def _monitor(setup: Setup, component: str, selector: Mapping[str, Any], port: st
 
 
 def dashboards(setup: Setup) -> Iterator[dict[str, Any]]:
-    """Yield a ConfigMap for each dashboard, which Grafana's sidecar finds by its label."""
+    """Yield an object for each dashboard: a ConfigMap, or a resource of Grafana Operator."""
     for uid, dashboard in shipped_dashboards(setup.uids).items():
         metadata = setup.metadata("dashboards", f"dashboard-{uid.removeprefix('pellucid-')}")
-        labels = {**setup.labels("dashboards"), "grafana_dashboard": "1"}
-        annotations = {"grafana_folder": "Pellucid"}
-        text = json.dumps(dashboard, indent=2, sort_keys=True, ensure_ascii=False)
-        yield {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {**metadata, "labels": labels, "annotations": annotations},
-            "data": {f"{uid}.json": f"{text}\n"},
-        }
+        make = _operated if setup.dashboards == "grafana-operator" else _config_map
+        yield make(metadata, uid, to_json(dashboard))
+
+
+def _config_map(metadata: Mapping[str, Any], uid: str, text: str) -> dict[str, Any]:
+    """Return what Grafana's sidecar finds by its label."""
+    labels = {**metadata["labels"], "grafana_dashboard": "1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "labels": labels, "annotations": {"grafana_folder": FOLDER_TITLE}},
+        "data": {f"{uid}.json": text},
+    }
+
+
+def _operated(metadata: Mapping[str, Any], uid: str, text: str) -> dict[str, Any]:
+    """Return what Grafana Operator gives to the instances of Grafana that have the label of its own examples."""
+    return {
+        "apiVersion": "grafana.integreatly.org/v1beta1",
+        "kind": "GrafanaDashboard",
+        "metadata": dict(metadata),
+        "spec": {
+            "instanceSelector": {"matchLabels": {"dashboards": "grafana"}},
+            "folder": FOLDER_TITLE,
+            "uid": uid,
+            "json": text,
+        },
+    }
