@@ -94,9 +94,15 @@ def _add_logs(board: dict[str, Any], uid: str) -> None:
     """Add a link to the logs of a trace, whose id is a variable: at first that of any trace."""
     source: dict[str, Any] = {"name": LOGS, "label": "Logs", "type": "datasource", "hide": 0, "skipUrlSync": False}
     _choose(source, "loki", uid)
-    trace = {"name": TRACE, "label": "Trace id", "type": "textbox", "hide": 0, "skipUrlSync": False}
+    trace: dict[str, Any] = {"name": TRACE, "label": "Trace id", "type": "textbox", "hide": 0, "skipUrlSync": False}
     trace |= {"query": ANY, "current": {"selected": True, "text": ANY, "value": ANY}}
     board["templating"]["list"] += [source, trace]
-    link = {"title": "Logs in Loki", "type": "link", "icon": "doc", "url": explore(LOGS, in_loki()), "tags": []}
+    link: dict[str, Any] = {
+        "title": "Logs in Loki",
+        "type": "link",
+        "icon": "doc",
+        "url": explore(LOGS, in_loki()),
+        "tags": [],
+    }
     link |= {"tooltip": "", "asDropdown": False, "targetBlank": True, "includeVars": False, "keepTime": False}
     board["links"].append(link)

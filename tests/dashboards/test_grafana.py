@@ -17,12 +17,13 @@ from pellucid import semconv
 from pellucid.cli import main
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid_dashboards.dashboard_files import FOLDER, shipped_dashboards
+from pellucid_dashboards.explore import in_loki, in_tempo
 from pellucid_dashboards.grafana import dashboards, write_dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import Alert, all_groups
 from pellucid_exporters.alerting.definition import Context
 from support.dashboard_queries import Asked, everything, queries, real_panels, variable_queries
-from support.grafana_types import complaints
+from support.grafana_types import VERSIONS, complaints
 from support.processes import run_python
 from support.promql import parse
 
@@ -227,16 +228,30 @@ def test_links_between_dashboards_lead_somewhere() -> None:
 
 @pytest.mark.integration
 def test_grafanas_own_types_accept_the_dashboards(tmp_path: Path) -> None:
-    """TypeScript finds nothing wrong by `@grafana/schema`, and finds an option, a kind and a place that are."""
+    """TypeScript finds nothing wrong by `@grafana/schema` 11, 12 and 13, and finds in each what is made wrong."""
     wrong = deepcopy(BOARDS["pellucid-overview"])
     panels: list[Any] = real_panels(wrong)
     panels[0]["options"]["colourMode"] = "value"
     panels[1]["type"] = "timeserie"
     panels[2]["gridPos"]["x"] = "0"
-    found = complaints({**BOARDS, "wrong": wrong}, tmp_path)
-    assert [line for line in found if not line.startswith("wrong.ts")] == []
-    for complaint in ("'\"colourMode\"' does not exist", '"timeserie"', "'string' is not assignable to type 'number'"):
-        assert any(complaint in line for line in found), found
+    inside = deepcopy(BOARDS["pellucid-tool-hubs"])
+    inside["panels"][1]["panels"][0]["options"]["rowHeigth"] = 1
+    elsewhere = shipped_dashboards({"prometheus": "mimir", "tempo": "tempo", "loki": "loki"})
+    boards = {**BOARDS, **{f"{uid}-elsewhere": board for uid, board in elsewhere.items()}}
+    found = complaints(
+        {**boards, "wrong": wrong, "wrong-inside": inside},
+        {"tempo": in_tempo("chat"), "loki": in_loki()},
+        tmp_path,
+    )
+    assert [line for line in found if "/wrong" not in line] == []
+    for complaint in (
+        "'\"colourMode\"' does not exist",
+        '"timeserie"',
+        "'string' is not assignable to type 'number'",
+        "rowHeigth",
+    ):
+        for major in VERSIONS:
+            assert any(complaint in line and line.startswith(f"{major}/wrong") for line in found), (major, complaint)
 
 
 def test_export_writes_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,9 @@ def _alert_annotation(*where: str) -> AnnotationQuery:
 
 
 def _tidy(dashboard: dict[str, Any]) -> None:
-    """Remove fields that the builders add and the current schema of Grafana does not have."""
+    """Remove fields that the builders add and one of the schemas of Grafana 11 to 13 does not have."""
+    for each in (*dashboard["annotations"]["list"], *dashboard["links"]):
+        each.pop("placement", None)
     for variable in dashboard["templating"]["list"]:
         for name in ("auto", "auto_min", "auto_count"):
             variable.pop(name, None)
