@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics.view import View
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
+from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry.labels import FirstValues
 from pellucid_exporters.top_values import TopValues
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from pellucid.telemetry.labels import Labels, Values
 
 _HAS_LIMITS: Final = "aggregation_cardinality_limit" in inspect.signature(View).parameters
-"""Whether OpenTelemetry's SDK limits series: from 1.45 on."""
+"""From 1.45 on, OpenTelemetry's SDK limits series."""
 
-_LABELS: Final = frozenset(label for metric in semconv.METRICS for label in metric.attributes)
+_LABELS: Final = frozenset(label for metric in ALL_METRICS for label in metric.attributes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class MetricLimits:
     def views(self) -> Iterator[View]:
         """Yield a view for each instrument."""
         removed = set(self.without)
-        for metric in (*semconv.METRICS, *semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values()):
+        for metric in (*ALL_METRICS, *semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values()):
             options: dict[str, Any] = {"aggregation_cardinality_limit": self.series} if _HAS_LIMITS else {}
             if removed.intersection(metric.attributes):
                 options["attribute_keys"] = set(metric.attributes) - removed

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
 
 from pellucid import Agent, Tool, ToolCall, semconv
 from pellucid.errors import ConfigError
-from pellucid.testing import FunctionModel
+from pellucid.mcp import MCPProvider
+from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters import MetricLimits, Otlp, Prometheus, configure
 from pellucid_exporters.top_values import TopValues
+from pellucid_instrumentation import instrument_server
 from support.metrics_proto import PROTOBUF, decode, labels_of
 from support.openmetrics import fetch_bytes
 from support.otlp_receiver import otlp_receiver
@@ -89,6 +92,21 @@ def test_labels_can_be_left_out(limited: Telemetry) -> None:
     assert of_tools(limited) == {"a": 2}
     assert limited.prometheus_url is not None
     assert b"gen_ai_agent_name" not in fetch_bytes(limited.prometheus_url, "text/plain")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("limited", [MetricLimits(without={semconv.MCP_SERVER_VERSION})], indirect=True)
+async def test_limits_are_those_of_servers_too(limited: Telemetry) -> None:
+    """A label that only the metrics of instrumented MCP servers have can be left out."""
+    server = MCPServer("shop", version="7.1")
+    instrument_server(server, telemetry=limited)
+    async with MCPProvider.connect(server, id="hub") as provider:
+        await Agent("a", model=ScriptedModel("x"), providers=[provider], telemetry=limited).run("go")
+    assert limited.prometheus_url is not None
+    text = fetch_bytes(limited.prometheus_url, "text/plain").decode()
+    assert 'mcp_server_operation_duration_seconds_count{mcp_method_name="tools/list"' in text
+    assert 'version="7.1"' not in text
 
 
 @needs_limits
