@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid.errors import ConfigError
 from pellucid_dashboards.explore import (
     ANY,
     EXPLORE,
@@ -21,7 +22,7 @@ from pellucid_dashboards.explore import (
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 FOLDER: Final = Path(__file__).parent / "files" / "grafana" / "dashboards"
 SHIPPED_UIDS: Final = {"prometheus": "prometheus", "jaeger": "jaeger"}
@@ -73,6 +74,20 @@ def shipped_dashboards(uids: Mapping[str, str] = SHIPPED_UIDS) -> dict[str, dict
 def to_json(dashboard: Mapping[str, Any]) -> str:
     """Return the text of a dashboard's file."""
     return f"{json.dumps(dashboard, indent=2, sort_keys=True, ensure_ascii=False)}\n"
+
+
+def print_files(files: Iterable[Path], folder: Path) -> None:
+    """Print the files that are written into a folder.
+
+    Raises:
+        ConfigError: the folder is not writable.
+    """
+    try:
+        for file in files:
+            print(file)  # noqa: T201  (of command line tools)
+    except OSError as error:
+        culprit = error.filename or folder
+        raise ConfigError(f"{culprit}: {error.strerror}; name a folder that may be written to") from error
 
 
 def _choose(variable: dict[str, Any], kind: str, uid: str) -> None:

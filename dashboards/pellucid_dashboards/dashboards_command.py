@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
-from pellucid.errors import ConfigError
-from pellucid_dashboards.dashboard_files import add_data_sources, data_sources, shipped_dashboards, to_json
+from pellucid_dashboards.dashboard_files import (
+    add_data_sources,
+    data_sources,
+    print_files,
+    shipped_dashboards,
+    to_json,
+)
 from pellucid_dashboards.kubernetes.folder import write_folder
 from pellucid_dashboards.kubernetes.setup import DASHBOARDS, Setup
 from pellucid_dashboards.kubernetes.telemetry import dashboards
@@ -37,13 +42,7 @@ def run(options: Namespace) -> int:
     Raises:
         ConfigError: the folder is not writable.
     """
-    folder: Path = options.folder
-    try:
-        for file in _written(options):
-            print(file)  # noqa: T201  (a command line tool)
-    except OSError as error:
-        culprit = error.filename or folder
-        raise ConfigError(f"{culprit}: {error.strerror}; name a folder that may be written to") from error
+    print_files(_written(options), options.folder)
     return 0
 
 

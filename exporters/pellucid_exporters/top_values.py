@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 PROMOTION: Final = 2
-"""How many times as frequent as the rarest kept value another one must be to take its place."""
+"""Factor by which a value must be more frequent than the rarest kept one to take its place."""
 
 
 class TopValues:

@@ -10,13 +10,13 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from anyio import get_current_task
-from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.telemetry import Scope, shared_scope
 from pellucid_instrumentation import messages
+from pellucid_instrumentation.contexts import attached
 from pellucid_instrumentation.exchanges import Exchange, Listing, Page, call_of
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
@@ -158,18 +158,8 @@ class Sessions:
         exchange = guarded(self._start, session, *method) if method is not None else None
         if exchange is None:
             return await wrapped(*args, **kwargs)
-        token, sending = otel_context.attach(exchange.context), _sending.set(exchange)
-        is_abandoned = False
-        try:
+        with attached(exchange.context, exchange.failed, (_sending, exchange)):
             result = await wrapped(*args, **kwargs)
-        except BaseException as error:
-            is_abandoned = isinstance(error, GeneratorExit)  # collected, in another context
-            guarded(exchange.failed, error)
-            raise
-        finally:
-            if not is_abandoned:
-                otel_context.detach(token)
-                _sending.reset(sending)
         guarded(exchange.succeeded, result)
         return result
 

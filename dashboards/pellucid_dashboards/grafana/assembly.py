@@ -31,7 +31,7 @@ _SUBJECTS: Final = (
     semconv.AGENT_NAME,
     semconv.MCP_SERVER_NAME,
 )
-"""What an alert may be about: tags of its mark."""
+"""Subjects of alerts, which are the tags of their marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

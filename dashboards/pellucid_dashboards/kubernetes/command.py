@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
-from pellucid_dashboards.dashboard_files import add_data_sources, data_sources
+from pellucid_dashboards.dashboard_files import add_data_sources, data_sources, print_files
 from pellucid_dashboards.kubernetes.folder import write_folder
 from pellucid_dashboards.kubernetes.setup import DASHBOARDS, PARTS, Setup
 from pellucid_exporters.alerting.thresholds import Thresholds
@@ -113,12 +113,7 @@ def run(options: Namespace) -> int:
         uids=data_sources(options),
         dashboards=options.dashboards,
     )
-    try:
-        for file in write_folder(setup, options.folder):
-            print(file)  # noqa: T201  (a command line tool)
-    except OSError as error:
-        culprit = error.filename or options.folder
-        raise ConfigError(f"{culprit}: {error.strerror}; name a folder that may be written to") from error
+    print_files(write_folder(setup, options.folder), options.folder)
     return 0
 
 

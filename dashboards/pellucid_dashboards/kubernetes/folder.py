@@ -32,8 +32,8 @@ def manifests(setup: Setup) -> Iterator[dict[str, Any]]:
         yield from durable(setup)
 
 
-def write_folder(setup: Setup, folder: Path, objects: Iterable[dict[str, Any]] | None = None) -> list[Path]:
-    """Write objects of a set-up, a file each, and `kustomization.yaml`; return the files.
+def write_folder(setup: Setup, folder: Path, objects: Iterable[dict[str, Any]] | None = None) -> Iterator[Path]:
+    """Write objects of a set-up, a file each, and `kustomization.yaml`; yield each file that is written.
 
     Args:
         setup: The set-up.
@@ -44,14 +44,15 @@ def write_folder(setup: Setup, folder: Path, objects: Iterable[dict[str, Any]] |
         OSError: the folder is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
+    names = []
     for each in manifests(setup) if objects is None else objects:
         file = folder / f"{each['metadata']['name'].removeprefix(f'{setup.name}-')}-{each['kind'].lower()}.yaml"
         file.write_text(_HEADER + to_yaml(each), encoding="utf-8")
-        files.append(file)
+        names.append(file.name)
+        yield file
     kustomization: dict[str, Any] = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     kustomization |= {"namespace": setup.namespace} if setup.namespace else {}
-    kustomization["resources"] = [file.name for file in files]
+    kustomization["resources"] = names
     file = folder / "kustomization.yaml"
     file.write_text(_HEADER + to_yaml(kustomization), encoding="utf-8")
-    return [*files, file]
+    yield file

@@ -1,4 +1,4 @@
-"""What the pods of all workloads have in common."""
+"""Parts of pods that all workloads share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a set-up on Kubernetes consists of."""
+"""Description of a set-up on Kubernetes."""
 
 from __future__ import annotations
 

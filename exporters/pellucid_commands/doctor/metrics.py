@@ -99,7 +99,7 @@ def _families(families: Mapping[str, Family]) -> Iterator[Finding]:
 
 def _overflows(families: Mapping[str, Family]) -> Iterator[Finding]:
     """Report metrics with more label sets than their limit."""
-    label = next(iter(to_labels({OVERFLOW: True})))[0]
+    [(label, _)] = to_labels({OVERFLOW: True})
     names = [name for name, family in families.items() if any(label in sample.labels for sample in family.samples)]
     if names:
         text = (

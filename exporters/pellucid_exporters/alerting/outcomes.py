@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pellucid.semconv.servers import STREAMS
+
 REFUSALS: Final = (
     "approval",
     "approval_denied",
@@ -43,7 +45,7 @@ COMBINED: Final = "combined"
 UNDELIVERED: Final = ("expired", "failed")
 """Values of `pellucid.async_tool.status` of results that are failures, or did not arrive before the deadline."""
 
-OPEN_BY_DESIGN: Final = ("notifications/.*", "subscriptions/listen", "tasks/result")
+OPEN_BY_DESIGN: Final = ("notifications/.*", *STREAMS)
 """Values of `mcp.method.name` of messages that a server does not answer at once, as regular expressions."""
 
 NOT_SERVED: Final = ("cancelled", "-32700", "-32600", "-32601", "-32602")

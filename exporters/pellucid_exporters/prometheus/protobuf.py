@@ -116,20 +116,25 @@ def _summary(parts: Parts) -> bytes:
 
 def _histogram(parts: Parts) -> bytes:
     buckets = sorted(parts.get("_bucket", ()), key=_bound)
-    natives = [sample.native_histogram for sample in parts.get("", ()) if sample.native_histogram is not None]
-    body = _counts(parts, "_count", "_sum", otherwise=buckets) if not natives else b""
+    native = _native_in(parts)
+    body = _counts(parts, "_count", "_sum", otherwise=buckets) if native is None else b""
     body += _counts(parts, "_gcount", "_gsum") + b"".join(_bucket(sample) for sample in buckets)
-    if natives:
+    if native is not None:
         shown = [sample.exemplar for sample in buckets if sample.exemplar is not None]
-        body += _native(natives[-1], sorted(shown, key=lambda exemplar: float(exemplar.timestamp or 0)))
+        body += _native(native, sorted(shown, key=lambda exemplar: float(exemplar.timestamp or 0)))
     return _message(7, body + _created(15, parts)) if body else b""
 
 
 def _has_native_exemplars(parts: Parts) -> bool:
-    natives = [sample.native_histogram for sample in parts.get("", ()) if sample.native_histogram is not None]
-    return bool(natives) and (
-        bool(natives[-1].nh_exemplars) or any(sample.exemplar is not None for sample in parts.get("_bucket", ()))
+    native = _native_in(parts)
+    return native is not None and (
+        bool(native.nh_exemplars) or any(sample.exemplar is not None for sample in parts.get("_bucket", ()))
     )
+
+
+def _native_in(parts: Parts) -> NativeHistogram | None:
+    found = [sample.native_histogram for sample in parts.get("", ()) if sample.native_histogram is not None]
+    return found[-1] if found else None
 
 
 def _bucket(sample: Sample) -> bytes:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from opentelemetry import context as otel_context
-
 from pellucid import semconv
+from pellucid_instrumentation.contexts import attached
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.servers.observed import ObservedServer, ServerSession
@@ -128,17 +127,8 @@ async def _observe(request: ServedRequest, message: Any, handling: Any) -> Any:
     """Await the handling of a message within its span."""
     answer = _Answer(message)
     guarded(answer.listen, request)
-    token = otel_context.attach(request.context)
-    is_abandoned = False
-    try:
+    with attached(request.context, request.failed):
         handled = await handling
-    except BaseException as error:
-        is_abandoned = isinstance(error, GeneratorExit)  # collected, in another context
-        guarded(request.failed, error)
-        raise
-    finally:
-        if not is_abandoned:
-            otel_context.detach(token)
     guarded(answer.end, request)
     return handled
 

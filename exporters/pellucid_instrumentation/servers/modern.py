@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from opentelemetry import context as otel_context
-
 from pellucid import semconv
+from pellucid_instrumentation.contexts import attached
 from pellucid_instrumentation.failures import error_type_of
 from pellucid_instrumentation.faults import guarded
 from pellucid_instrumentation.servers.observed import ObservedServer, ServerSession
@@ -54,18 +53,9 @@ class Modern:
         request = guarded(self._start, ctx)
         if request is None:
             return await call_next(ctx)
-        token = otel_context.attach(request.context)
-        is_abandoned = False
-        try:
-            with self._suppress() if request.is_traced else nullcontext():
-                result = await call_next(guarded(_continued, ctx, request) or ctx)
-        except BaseException as error:
-            is_abandoned = isinstance(error, GeneratorExit)  # collected, in another context
-            guarded(request.failed, error)
-            raise
-        finally:
-            if not is_abandoned:
-                otel_context.detach(token)
+        suppressed = self._suppress() if request.is_traced else nullcontext()
+        with attached(request.context, request.failed), suppressed:
+            result = await call_next(guarded(_continued, ctx, request) or ctx)
         guarded(request.succeeded, result)
         if ctx.method == "initialize":
             guarded(self._initialized, ctx, result)

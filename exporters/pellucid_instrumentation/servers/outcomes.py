@@ -18,7 +18,7 @@ _INVALID_PARAMS: Final = -32602
 
 
 class Outcome(NamedTuple):
-    """How a request failed.
+    """Failure of a request.
 
     Attributes:
         error_type: Value of `error.type`.

@@ -13,7 +13,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.semconv.servers import PROMPT_NAME
+from pellucid.semconv.servers import PROMPT_NAME, STREAMS
 from pellucid.telemetry import CapturedValue, Scope
 from pellucid.telemetry.labels import MAX_LENGTH
 from pellucid.text import excerpt
@@ -26,9 +26,6 @@ from pellucid_instrumentation.servers.state import instruments_of
 
 SCOPE: Final = "pellucid.mcp.server"
 """Instrumentation scope of the spans."""
-
-STREAMS: Final = frozenset({"subscriptions/listen", "tasks/result"})
-"""Requests that stay open by design, however fast the server is."""
 
 MAX_ID: Final = 128
 """Characters of the id of a request, which the client makes up."""
@@ -81,7 +78,7 @@ class ServedRequest:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the request has a span of ours."""
+        """Return whether the request has a span."""
         return self._span is not trace.INVALID_SPAN
 
     @property

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from anyio.lowlevel import EventLoopToken, current_token
-from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.trace import INVALID_SPAN, set_span_in_context
+from opentelemetry.metrics import Meter
 
 from pellucid.concurrency.forks import in_child
 from pellucid.concurrency.tasks import is_running
 from pellucid.semconv import MCP_METHOD_NAME, MCP_SERVER_NAME, TOOL_NAME, Metric
 from pellucid.semconv import servers as semconv
-from pellucid.telemetry.metrics import Instruments
+from pellucid.telemetry.metrics import Instruments, Observe, create, observe
 
 Subject: TypeAlias = tuple[str, str | None]
 """Method of a request, and the tool that it calls."""
@@ -134,13 +132,11 @@ class ServerInstruments:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self.duration = _histogram(meter, semconv.SERVER_OPERATION_DURATION)
-        self.sessions = _histogram(meter, semconv.SERVER_SESSION_DURATION)
-        self.late = meter.create_counter(**_options(semconv.SERVER_OVER_OBJECTIVE))
+        self.duration = create(meter, semconv.SERVER_OPERATION_DURATION)
+        self.sessions = create(meter, semconv.SERVER_SESSION_DURATION)
+        self.late = create(meter, semconv.SERVER_OVER_OBJECTIVE)
         for metric, read in _OBSERVED:
-            is_updown = metric.kind == "updown"
-            create = meter.create_observable_up_down_counter if is_updown else meter.create_observable_gauge
-            create(**_options(metric), callbacks=[_observe(read)])
+            observe(meter, metric, read)
 
 
 _lock: Final = threading.Lock()
@@ -157,52 +153,35 @@ def instruments_of(instruments: Instruments) -> ServerInstruments:
     return found
 
 
-_Readings: TypeAlias = Iterator[tuple[float, dict[str, str]]]
+_Readings: TypeAlias = Iterator[tuple[dict[str, str], float]]
 
 
 def _sessions() -> _Readings:
     for name, state in STATES.items():
-        yield state.sessions, {MCP_SERVER_NAME: name}
+        yield {MCP_SERVER_NAME: name}, state.sessions
 
 
 def _inflight() -> _Readings:
     for name, state in STATES.items():
-        yield len(state.requests), {MCP_SERVER_NAME: name}
+        yield {MCP_SERVER_NAME: name}, len(state.requests)
 
 
 def _ages() -> _Readings:
     for name, state in STATES.items():
         for (method, tool), age in state.ages().items():
             labels = {MCP_SERVER_NAME: name, MCP_METHOD_NAME: method}
-            yield age, labels if tool is None else labels | {TOOL_NAME: tool}
+            yield (labels if tool is None else labels | {TOOL_NAME: tool}), age
 
 
 def _objectives() -> _Readings:
     for name, state in STATES.items():
         if state.objective is not None:
-            yield state.objective, {MCP_SERVER_NAME: name}
+            yield {MCP_SERVER_NAME: name}, state.objective
 
 
-_OBSERVED: Final[tuple[tuple[Metric, Callable[[], _Readings]], ...]] = (
+_OBSERVED: Final[tuple[tuple[Metric, Observe], ...]] = (
     (semconv.SERVER_SESSIONS, _sessions),
     (semconv.SERVER_INFLIGHT, _inflight),
     (semconv.SERVER_INFLIGHT_AGE, _ages),
     (semconv.SERVER_OBJECTIVE, _objectives),
 )
-
-
-def _options(metric: Metric) -> dict[str, Any]:
-    return {"name": metric.name, "unit": metric.unit, "description": metric.description}
-
-
-def _histogram(meter: Meter, metric: Metric) -> Any:
-    return meter.create_histogram(**_options(metric), explicit_bucket_boundaries_advisory=list(metric.buckets))
-
-
-def _observe(read: Callable[[], _Readings]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def callback(_options: CallbackOptions) -> Iterable[Observation]:
-        # The collector may run in a span of its own, which is unrelated to the observation.
-        no_span = set_span_in_context(INVALID_SPAN, Context())
-        return [Observation(value, labels, no_span) for value, labels in read()]
-
-    return callback

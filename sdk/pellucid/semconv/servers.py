@@ -20,6 +20,9 @@ from pellucid.semconv.names import (
 
 PROMPT_NAME: Final = "gen_ai.prompt.name"
 
+STREAMS: Final = ("subscriptions/listen", "tasks/result")
+"""Values of `mcp.method.name` of requests that stay open by design, however fast the server is."""
+
 _SERVER = (MCP_SERVER_NAME, MCP_SERVER_VERSION, MCP_PROTOCOL_VERSION, NETWORK_TRANSPORT, NETWORK_PROTOCOL_NAME)
 
 SERVER_OPERATION_DURATION: Final = Metric(

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
@@ -23,6 +23,9 @@ from pellucid.version import __version__
 _INSTRUMENTS: Final = "_pellucid_instruments"
 """Attribute of a meter provider that holds its instruments."""
 
+
+Observe: TypeAlias = Callable[[], Iterable[tuple[dict[str, str], float]]]
+"""Function that returns labels and values of an observable instrument."""
 
 Readings: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Labels and values of gauges, by the name of the instrument."""
@@ -98,7 +101,7 @@ class Instruments:
         self.readers = readers = Readers()
         self.by_name: dict[str, Any] = {}
         self.counts_usage = latest = _uses_latest()
-        observed: dict[str, Callable[[], Iterable[tuple[dict[str, str], float]]]] = {
+        observed: dict[str, Observe] = {
             semconv.CIRCUIT_STATE.name: hubs.circuits,
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
             **{gauge.name: partial(readers.read, gauge) for gauge in _READ},
@@ -107,17 +110,10 @@ class Instruments:
             if latest and metric is semconv.TOKEN_USAGE:
                 continue  # replaced by counters
             name = semconv.RENAMED.get(metric.name, metric.name) if latest else metric.name
-            options: dict[str, Any] = {"name": name, "unit": metric.unit, "description": metric.description}
-            is_updown = metric.kind == "updown"
             if metric.name in observed:
-                create = meter.create_observable_up_down_counter if is_updown else meter.create_observable_gauge
-                create(**options, callbacks=[_observe(observed[metric.name])])
-            elif metric.kind == "histogram":
-                options["explicit_bucket_boundaries_advisory"] = list(metric.buckets)
-                self.by_name[metric.name] = meter.create_histogram(**options)
+                observe(meter, metric, observed[metric.name], name)
             else:
-                counter = meter.create_up_down_counter if is_updown else meter.create_counter
-                self.by_name[metric.name] = counter(**options)
+                self.by_name[metric.name] = create(meter, metric, name)
         self.labels = Labels(self.by_name[semconv.TELEMETRY_DROPPED.name])
 
 
@@ -129,19 +125,29 @@ def _uses_latest() -> bool:
     return semconv.OPT_IN in [value.strip() for value in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")]
 
 
-def _by_provider(read: Callable[[], Mapping[str, float]]) -> Callable[[], Iterable[tuple[dict[str, str], float]]]:
+def _by_provider(read: Callable[[], Mapping[str, float]]) -> Observe:
     return lambda: [({semconv.PROVIDER_ID: provider_id}, value) for provider_id, value in read().items()]
 
 
-def _observe(
-    read: Callable[[], Iterable[tuple[dict[str, str], float]]],
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def create(meter: Meter, metric: semconv.Metric, name: str | None = None) -> Any:
+    """Return a new histogram or counter. Args: name: that of the metric unless given."""
+    options: dict[str, Any] = {"name": name or metric.name, "unit": metric.unit, "description": metric.description}
+    if metric.kind == "histogram":
+        return meter.create_histogram(**options, explicit_bucket_boundaries_advisory=list(metric.buckets))
+    return (meter.create_up_down_counter if metric.kind == "updown" else meter.create_counter)(**options)
+
+
+def observe(meter: Meter, metric: semconv.Metric, read: Observe, name: str | None = None) -> None:
+    """Create a gauge, or an up-down counter, of what a function reads at each collection."""
+
     def callback(_options: CallbackOptions) -> Iterable[Observation]:
         # The collector may run in a span of its own, which is unrelated to the observation.
         no_span = set_span_in_context(INVALID_SPAN, Context())
         return [Observation(value, labels, no_span) for labels, value in read()]
 
-    return callback
+    is_updown = metric.kind == "updown"
+    make = meter.create_observable_up_down_counter if is_updown else meter.create_observable_gauge
+    make(name or metric.name, [callback], metric.unit, metric.description)
 
 
 class _InstrumentCache:
