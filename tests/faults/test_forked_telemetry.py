@@ -84,6 +84,49 @@ def test_a_forked_child_starts_at_zero(recorder: str) -> None:
     )
 
 
+def test_a_child_makes_an_instrument_that_its_parent_was_making(recorder: str) -> None:
+    """The SDK notes an instrument's name before the instrument; a fork in between leaves the child the name only."""
+    run_python(
+        """
+        import os, sys, threading, traceback, warnings
+        from opentelemetry.sdk.metrics import _internal
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from pellucid_exporters.recorder.providers import make_meter_provider
+
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        provider = make_meter_provider(sys.argv[1], (InMemoryMetricReader(),), shutdown_on_exit=False)
+        is_making, is_forked = threading.Event(), threading.Event()
+        make = _internal._Histogram
+
+        class Slow:
+            def __new__(cls, *args, **options):
+                is_making.set()
+                is_forked.wait()
+                return make(*args, **options)
+
+        Slow.__name__ = make.__name__
+
+        meter = provider.get_meter("pellucid")
+        _internal._Histogram = Slow
+        thread = threading.Thread(target=meter.create_histogram, args=("h",))
+        thread.start()
+        is_making.wait()
+        if (child := os.fork()) == 0:
+            try:
+                _internal._Histogram = make
+                meter.create_histogram("h").record(1.0)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        is_forked.set()
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        recorder,
+    )
+
+
 def test_children_forked_while_threads_record_do_not_hang(recorder: str) -> None:
     """Three threads record spans and measurements of other scopes and of Pellucid; each child records and flushes."""
     with otlp_receiver("http/protobuf") as receiver:

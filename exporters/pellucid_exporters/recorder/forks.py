@@ -41,6 +41,8 @@ def start_anew(provider: MeterProvider) -> None:
     for meter in meters.values():
         meter._instrument_registration_lock = threading.Lock()
         meter._instrument_ids_lock = threading.Lock()
+        for name in meter._instrument_ids.keys() - meter._instrument_id_instrument.keys():
+            del meter._instrument_ids[name]  # a thread of the parent was making this instrument
     consumer = provider._measurement_consumer
     consumer._lock = threading.Lock()
     readers = list(consumer._reader_storages)

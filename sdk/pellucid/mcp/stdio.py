@@ -43,13 +43,14 @@ async def open_process(parameters: StdioServerParameters, errlog: TextIO, link: 
         async with stdio_client(parameters, errlog=errlog) as streams:
             yield streams
         return
-    process = await anyio.open_process(
-        [parameters.command, *parameters.args],
-        env=get_default_environment() | (parameters.env or {}),
-        stderr=errlog,
-        cwd=parameters.cwd,
-        start_new_session=True,
-    )
+    with anyio.CancelScope(shield=True):  # asyncio leaks a process, and its pipes, whose start is cancelled
+        process = await anyio.open_process(
+            [parameters.command, *parameters.args],
+            env=get_default_environment() | (parameters.env or {}),
+            stderr=errlog,
+            cwd=parameters.cwd,
+            start_new_session=True,
+        )
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, accepted = anyio.create_memory_object_stream[SessionMessage](0)
     written = anyio.Event()
