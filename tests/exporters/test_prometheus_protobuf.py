@@ -207,6 +207,31 @@ def test_classic_buckets_can_be_switched_off() -> None:
     assert traces[-1] in bucket
 
 
+def test_each_scrape_has_what_was_recorded_since() -> None:
+    """Of series that change and of ones that do not; as an answer to a request for one name, which encodes anew."""
+    bench = Bench(classic=False)
+    histogram = bench.meter.create_histogram("wait")
+    for number in range(6):
+        histogram.record(number / 7, {"who": "changes"})
+        if number in (0, 3):
+            bench.record(histogram, 0.3, who="rests")
+        found = bench.scrape()["wait"]
+        [named] = decode(bench.app.answer("GET", "name[]=wait&name[]=wait_created", {"accept": PROTOBUF}).body).values()
+        assert sorted(map(str, found.metric)) == sorted(map(str, named.metric))
+        counts = {labels_of(each)["who"]: each.histogram.sample_count for each in found.metric}
+        assert counts == {"changes": number + 1, "rests": 1 + (number >= 3)}
+
+
+def test_native_histograms_whose_labels_become_equal_add_up() -> None:
+    """Prometheus refuses two series with the same labels."""
+    bench = Bench(classic=False)
+    histogram = bench.meter.create_histogram("wait")
+    for name in ("a.b", "a_b"):
+        histogram.record(0.3, {name: "x"})
+    for _ in range(2):
+        assert series(bench.scrape()["wait"]).histogram.sample_count == 2
+
+
 def test_some_histograms_may_keep_their_classic_buckets() -> None:
     """Those that are named have both; others have native buckets only."""
     bench = Bench(classic={"kept"})

@@ -101,8 +101,9 @@ class MetricsApp:
         if method != "GET":
             return Answer(405, "Method Not Allowed", {"Allow": "GET", "Content-Length": "0"})
         output_format = negotiate(headers.get("accept"))
-        families = self._families(complete=output_format.kind == "protobuf")
-        if names := parse_qs(query).get("name[]"):
+        names = parse_qs(query).get("name[]")
+        families = self._families(complete=output_format.kind == "protobuf", encoded=not names)
+        if names:
             families = only(families, names)
         body = render(families, output_format, self._reader.complain)
         encoding: dict[str, str] = {}
@@ -115,8 +116,8 @@ class MetricsApp:
         }
         return Answer(200, "OK", {**described, **encoding}, body)
 
-    def _families(self, *, complete: bool) -> Iterable[Family]:
-        yield from self._reader.scrape(complete=complete)
+    def _families(self, *, complete: bool, encoded: bool) -> Iterable[Family]:
+        yield from self._reader.scrape(complete=complete, encoded=encoded)
         if self._registry is not None:
             yield from self._reader.others(self._registry)
 

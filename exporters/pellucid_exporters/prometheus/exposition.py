@@ -9,6 +9,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from pellucid_exporters.prometheus.native_scrapes import EncodedFamily
 from pellucid_exporters.prometheus.protobuf import encode_family
 
 if TYPE_CHECKING:
@@ -81,7 +82,10 @@ def render(families: Iterable[Family], output_format: Format, on_bad: Callable[[
             on_bad(family.name, ValueError(f"the family {family.name!r} is there twice"))
             continue
         try:
-            blocks.append(_write(_fit(family, output_format), output_format))
+            if isinstance(family, EncodedFamily):
+                blocks.append(family.encoded)
+            else:
+                blocks.append(_write(_fit(family, output_format), output_format))
             names.add(family.name)
         except Exception as error:  # noqa: BLE001  (whatever is wrong with one, the others are served)
             on_bad(family.name, error)

@@ -200,6 +200,14 @@ class Families:
         family, _ = self._family(name, documentation, "info", "")
         family.samples.append(Sample(f"{name}_info", dict(to_labels(attributes)), 1))
 
+    def reserve(self, family: Family) -> None:
+        """Reserve the names of a family that is rendered elsewhere.
+
+        Raises:
+            ValueError: another family has one of them.
+        """
+        self._family(family.name, family.documentation, family.type, family.unit)
+
     def add(self, metric: Metric) -> None:
         """Add all points of a metric, or none if one is invalid.
 
@@ -262,8 +270,7 @@ class Families:
         if isinstance(point, NumberDataPoint):
             exemplars = self.memory.recall(family, labels, (math.inf,), point.exemplars)
             return NumberSeries(float(point.value), isinstance(metric.data, Sum), created, exemplars)
-        if any(name == "le" for name, _ in labels):
-            raise ValueError("the label 'le' belongs to histograms themselves")
+        check_labels(labels)
         is_classic = self.classic if isinstance(self.classic, bool) else metric.name in self.classic
         native: Native | None = None
         if isinstance(point, HistogramDataPoint):
@@ -271,11 +278,27 @@ class Families:
             bounds = [*(float(bound) for bound in point.explicit_bounds), math.inf]
             counts: Sequence[int] = point.bucket_counts
         else:
-            bounds = [*_SEMCONV_BOUNDS.get(metric.name, CLASSIC_BOUNDS), math.inf]
+            bounds = [*bounds_of(metric.name), math.inf]
             counts = to_classic(point, bounds) if is_classic else [point.count]
             native = None if is_classic else Native.of(point)
         exemplars = self.memory.recall(family, labels, bounds, point.exemplars)
         return HistogramSeries(bounds, counts, float(point.sum), created, exemplars, native, is_classic)
+
+
+def check_labels(labels: Labels) -> Labels:
+    """Return the labels of a histogram.
+
+    Raises:
+        ValueError: one of them is that of its buckets.
+    """
+    if any(name == "le" for name, _ in labels):
+        raise ValueError("the label 'le' belongs to histograms themselves")
+    return labels
+
+
+def bounds_of(name: str) -> Sequence[float]:
+    """Return the finite bounds by which the exemplars of an exponential histogram are kept, one in each bucket."""
+    return _SEMCONV_BOUNDS.get(name, CLASSIC_BOUNDS)
 
 
 def to_classic(point: ExponentialHistogramDataPoint, bounds: Sequence[float]) -> list[int]:

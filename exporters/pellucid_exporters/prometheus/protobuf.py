@@ -77,6 +77,25 @@ def encode_family(family: Family, escaping: str = UNDERSCORES) -> bytes:
     return written
 
 
+def encode_native(labels: Iterable[tuple[str, str]], native: NativeHistogram, created: float) -> bytes:
+    """Encode one series of a native histogram; names of its labels need no escaping."""
+    body = _message(7, _native(native, ()) + _timestamp(15, created))
+    return _metric(labels, body, None, UNDERSCORES)
+
+
+def encode_native_family(family: Family, series: Iterable[tuple[bytes, bool]]) -> bytes:
+    """Encode a family of series that are encoded, each with whether it has exemplars; see `encode_family`."""
+    listed = list(series)
+    together = b"".join([encoded for encoded, has_exemplars in listed if not has_exemplars])
+    alone = [encoded for encoded, has_exemplars in listed if has_exemplars]
+    return b"".join(
+        [
+            _family(family, family.name, _HISTOGRAM, metrics, UNDERSCORES, unit=family.unit)
+            for metrics in (together, *alone)
+        ]
+    )
+
+
 def _family(family: Family, name: str, kind: int, metrics: bytes, escaping: str, *, unit: str = "") -> bytes:
     if not metrics:
         return b""

@@ -35,6 +35,7 @@ from prometheus_client.registry import Collector
 from pellucid_exporters.collected import metrics_of, overflowing
 from pellucid_exporters.prometheus.families import ExemplarMemory, Families
 from pellucid_exporters.prometheus.native_histograms import MAX_SCALE
+from pellucid_exporters.prometheus.native_scrapes import NativeScrapes
 from pellucid_exporters.sdk_internals import Gauge
 
 if TYPE_CHECKING:
@@ -125,11 +126,12 @@ class PrometheusReader(_PullReader):
         # never hold one that the native buckets and the count of the same answer lack.
         self.all: Sequence[MetricReader] = (self,) if self._native is None else (self._native, self)
 
-    def scrape(self, *, complete: bool = False) -> Sequence[Family]:
+    def scrape(self, *, complete: bool = False, encoded: bool = False) -> Sequence[Family]:
         """Collect all instruments and return their families; never raises.
 
         Args:
             complete: Include native histograms and creation times, which only the protobuf format supports.
+            encoded: Return those without classic buckets as `EncodedFamily`.
         """
         with self._lock:
             families = Families(self._memory, self._classic)
@@ -139,12 +141,16 @@ class PrometheusReader(_PullReader):
             resources = [each.resource for data in received for each in data.resource_metrics]
             if resource := self._resource or next(iter(resources), None):
                 families.add_info("target", "Target metadata", resource.attributes)
-            for metric in metrics_of(received):
-                self._attempt(metric.name, families.add, metric)
+            metrics = list(metrics_of(received))
+            written: list[Family] = []
+            direct = self._scrapes.unshared(metrics) if encoded and complete and self._classic is False else ()
+            for metric in metrics:
+                add = partial(self._scrapes.add, families, written) if metric.name in direct else families.add
+                self._attempt(metric.name, add, metric)
             if complete and self._native is not None:
                 for metric in metrics_of(self._pulled(self._native)):
                     self._attempt(metric.name, families.add_native, metric)
-            return list(families.render(complete=complete))
+            return [*families.render(complete=complete), *written]
 
     def others(self, registry: CollectorRegistry) -> Iterator[Family]:
         """Yield the families of a registry without those of this reader; an error in a collector ends the iteration."""
@@ -175,6 +181,7 @@ class PrometheusReader(_PullReader):
 
     def _reset(self) -> None:
         self._memory = self._make_memory()
+        self._scrapes = NativeScrapes(self._memory)
         self._lock = threading.Lock()
 
     def _pulled(self, reader: _PullReader) -> Sequence[MetricsData]:
