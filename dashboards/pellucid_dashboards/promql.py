@@ -13,6 +13,8 @@ INSTANCE: Final = "instance"
 LE: Final = "le"
 UP: Final = "up"
 ALERTS: Final = "ALERTS"
+BUDGET_SPENT: Final = "pellucid:hub_error_budget:spent7d"
+"""Series of the share of its budget of slow requests that a hub has spent in 7 days; 1 is all of it."""
 
 
 def by(*attributes: str) -> str:

@@ -228,12 +228,13 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
 def _local_processor(
     options: Local, resource: Resource, faults: Faults, meter_provider: MeterProvider
 ) -> LocalProcessor:
+    from pellucid_exporters.local.hub_minutes import objectives_of
     from pellucid_exporters.local.processor import LocalProcessor
 
     return LocalProcessor(
         options,
         resource,
-        partial(instruments_of(meter_provider).hubs.latest, semconv.DISCOVERY_OBJECTIVE),
+        partial(objectives_of, instruments_of(meter_provider).hubs),
         on_failure=partial(faults.count_failure, "local"),
         on_drop=partial(faults.count_drop, "local"),
     )

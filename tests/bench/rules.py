@@ -8,6 +8,7 @@ and the growth of a fleet in its head. What rules have recorded in the day befor
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import subprocess
 import tempfile
@@ -139,7 +140,14 @@ def write_history(rules: Path, hubs: int, storage: Path) -> None:
         subprocess.run([*command, "--quiet"], check=True, stdout=subprocess.DEVNULL)
 
 
-def configuration(address: str, processes: int, interval: float, rules: Path) -> dict[str, Any]:
+def version() -> tuple[int, int]:
+    """Return the version of the installed Prometheus; one that was built of its Go module knows none, and is newer."""
+    shown = subprocess.run([program("prometheus"), "--version"], check=True, capture_output=True, text=True)
+    found = re.search(r"version (\d+)\.(\d+)", shown.stdout + shown.stderr)
+    return (int(found[1]), int(found[2])) if found else (3, 8)
+
+
+def configuration(address: str, processes: int, interval: float, rules: Path, *, native: bool) -> dict[str, Any]:
     """Return the configuration of the server, in which each process is a target."""
     targets = [{"targets": [address], "labels": {"instance": f"10.0.0.{n}"}} for n in range(processes)]
     scrape = {
@@ -148,6 +156,7 @@ def configuration(address: str, processes: int, interval: float, rules: Path) ->
         "scrape_timeout": f"{interval:g}s",
         "static_configs": targets,
         "metric_relabel_configs": [{"source_labels": ["__name__"], "regex": READ, "action": "keep"}],
+        **({"scrape_native_histograms": True} if native and version() >= (3, 8) else {}),
     }
     return {
         "global": {"evaluation_interval": "15s"},
@@ -218,8 +227,8 @@ def main() -> None:
         ):
             storage = Path(directory, "data")
             write_history(options.rules, hubs, storage)
-            config = configuration(address, processes, options.interval, options.rules)
-            features = ["native-histograms"] if options.native else []
+            config = configuration(address, processes, options.interval, options.rules, native=options.native)
+            features = ["native-histograms"] if options.native and version() < (3, 8) else []
             with prometheus_server(config, features=features, storage=storage) as server:
                 time.sleep(options.warm)
                 groups = watch(server, options.watch)

@@ -28,6 +28,7 @@ from opentelemetry.trace import SpanContext
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Local, StoreReader, configure
+from pellucid_exporters.local.hub_minutes import Objective
 from pellucid_exporters.local.maintenance import statistics as statistics_of
 from pellucid_exporters.local.processor import LocalProcessor
 from pellucid_exporters.stored.alerts import evaluate
@@ -105,7 +106,8 @@ class Ingestion:
         self.path = path
         self.spans = 0
         self._lost = 0
-        resource, objectives = Resource({"service.name": "shop"}), {f"hub-{number}": 0.2 for number in range(HUBS)}
+        resource = Resource({"service.name": "shop"})
+        objectives: dict[str, Objective] = {f"hub-{number}": (0.2, None) for number in range(HUBS)}
         self._processor = LocalProcessor(
             Local(path),
             resource,

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.testing import Captured
 
+DECLARED: Any = {"objective": 0.1, "slo": 0.9, "owner": "payments", "runbook": "https://wiki.example/hub"}
+
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.usefixtures("quiet_opentelemetry"),
@@ -182,7 +184,7 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         listings = ([scene.add], [replace(scene.add, description="Subtract.")])
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         hubs = [
-            DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0, objective=0.1),
+            DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0, **DECLARED),
             DiscoveryProvider(FakeHub(), id="slow", patience=0.0, tell_model=True),
         ]
         await within(Agent("a", model=model, providers=hubs).run("hi"))

@@ -20,6 +20,7 @@ from pellucid_dashboards.dashboard_files import FOLDER, shipped_dashboards
 from pellucid_dashboards.explore import in_loki, in_tempo
 from pellucid_dashboards.grafana import dashboards, write_dashboards
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.promql import BUDGET_SPENT
 from pellucid_dashboards.rules import Alert, all_groups
 from pellucid_exporters.alerting.definition import Context
 from support.dashboard_queries import Asked, everything, queries, real_panels, variable_queries
@@ -36,9 +37,10 @@ SHIPPED = {rule.name for group in all_groups(Context()) for rule in group.rules 
 ASKED = [each for uid in UIDS for each in queries(BOARDS[uid])]
 INFRASTRUCTURE = {
     "ALERTS": {"alertname", "alertstate", "job", "severity", label(semconv.PROVIDER_ID)},
+    BUDGET_SPENT: {"job", label(semconv.PROVIDER_ID)},
     "target_info": {"instance", "job", "service_name"},
 }
-"""Series that are Prometheus' own, or OpenTelemetry's of a process, and their labels."""
+"""Series that are Prometheus' own, of our rules, or OpenTelemetry's of a process, and their labels."""
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum"), "counter": ("",), "gauge": ("",), "updown": ("",)}
 UNITS = {value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")}
 LABELS = {

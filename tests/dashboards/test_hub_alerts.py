@@ -19,10 +19,12 @@ pytestmark = pytest.mark.prometheus
 
 OVER = "pellucid_hub_over_objective_total"
 OBJECTIVE = f"pellucid_tool_discovery_objective_seconds{{{RUBE}}}"
-PAGE = {**HUB, "severity": "page"}
-TICKET = {**HUB, "severity": "ticket"}
+UNASSIGNED = {"owner": "unassigned"}
+PAGE = {**HUB, **UNASSIGNED, "severity": "page"}
+TICKET = {**HUB, **UNASSIGNED, "severity": "ticket"}
 FAST = {**PAGE, "burn": "fast"}
 SLOW = {**TICKET, "burn": "slow"}
+STEADY = {**TICKET, "burn": "steady"}
 
 
 def round_trips(
@@ -52,9 +54,9 @@ def test_slow_fires_against_the_own_objective_and_resolves(trial: Make) -> None:
     """A hub that becomes slow pages within minutes, and no more 5 min after it is quick again."""
     found = trial(round_trips(grow((60, 60), (0, 30), (60, 60)), grow((0, 60), (60, 30), (0, 60))))
     found.firing(60, "ToolHubSlow")
-    found.firing(85, "ToolHubSlow", FAST, SLOW)
-    found.firing(100, "ToolHubSlow", SLOW)  # the last half hour and the last 6 h are still bad
-    found.firing(150, "ToolHubSlow")
+    found.firing(85, "ToolHubSlow", FAST, SLOW, STEADY)
+    found.firing(100, "ToolHubSlow", SLOW, STEADY)  # the last half hour and the last 6 h are still bad
+    found.firing(150, "ToolHubSlow", STEADY)  # as are the last 6 h and the last 3 days
     found.run()
 
 
@@ -65,7 +67,7 @@ def test_without_an_objective_nobody_knows_what_is_slow(trial: Make, objective: 
     if not objective:
         del series[f"{OVER}{{{ANSWERED}}}"]
     found = trial(series)
-    found.firing(59, "ToolHubSlow", *([FAST, SLOW] if objective else []))
+    found.firing(59, "ToolHubSlow", *([FAST, SLOW, STEADY] if objective else []))
     found.run()
 
 
@@ -83,7 +85,7 @@ def test_slow_at_the_boundary_of_the_fast_burn(trial: Make, slow: float, expecte
     """14.4 % of 60 round trips a minute are 8.64."""
     series = round_trips(grow((60 - slow, 120)), grow((slow, 120)))
     found = trial(series)
-    found.firing(110, "ToolHubSlow", SLOW, *expected)
+    found.firing(110, "ToolHubSlow", SLOW, STEADY, *expected)
     found.run()
 
 
@@ -92,7 +94,7 @@ def test_slow_at_the_boundary_of_the_slow_burn(trial: Make, slow: float, expecte
     """6 % of 60 round trips a minute are 3.6; a burn so slow pages nobody."""
     series = round_trips(grow((60 - slow, 400)), grow((slow, 400)))
     found = trial(series)
-    found.firing(390, "ToolHubSlow", *expected)
+    found.firing(390, "ToolHubSlow", STEADY, *expected)
     found.run()
 
 
@@ -100,7 +102,15 @@ def test_slow_at_the_boundary_of_the_slow_burn(trial: Make, slow: float, expecte
 def test_slow_needs_traffic(trial: Make, count: float, fires: bool) -> None:
     """All of a few round trips are slow: that pages nobody, however bad the share is."""
     found = trial(round_trips(grow((0, 120)), grow((count, 120))))
-    found.firing(110, "ToolHubSlow", SLOW, *([FAST] if fires else []))
+    found.firing(110, "ToolHubSlow", SLOW, STEADY, *([FAST] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize(("slow", "expected"), [(0.59, ()), (0.61, (STEADY,))], ids=["below", "above"])
+def test_slow_at_the_boundary_of_the_budget(trial: Make, slow: float, expected: Sequence[dict[str, str]]) -> None:
+    """1 % of 60 round trips a minute are 0.6; more of them for days opens a ticket."""
+    found = trial(round_trips(grow((60 - slow, 400)), grow((slow, 400))))
+    found.firing(390, "ToolHubSlow", *expected)
     found.run()
 
 
@@ -162,7 +172,7 @@ def test_a_streak_of_a_process_that_asks_no_more_is_none(trial: Make) -> None:
 def test_a_slow_hub_with_traffic_has_no_ticket_of_its_streak(trial: Make) -> None:
     """Its share says more."""
     found = trial({**round_trips(grow((0, 90)), grow((60, 90))), **streak(grow((60, 90)))})
-    found.firing(85, "ToolHubSlow", FAST, SLOW)
+    found.firing(85, "ToolHubSlow", FAST, SLOW, STEADY)
     found.run()
 
 
@@ -191,7 +201,7 @@ def test_processes_that_run_once_alert(trial: Make, samples: int) -> None:
         }
         series |= once(number, each, 60, samples)
     found = trial(series)
-    found.firing(40, "ToolHubSlow", FAST, SLOW)
+    found.firing(40, "ToolHubSlow", FAST, SLOW, STEADY)
     found.firing(40, "ToolHubFailing", {**PAGE, "pellucid_provider_id": "git"})
     found.run()
 
@@ -210,7 +220,7 @@ def test_processes_that_run_seldom_and_once_open_a_ticket(trial: Make) -> None:
 def test_slow_survives_a_restart(trial: Make) -> None:
     """Counters that begin again at 0 are neither slow nor quick round trips."""
     quick = [*grow((60, 60)), *grow((60, 60))]
-    slow = [*grow((1, 60), start=5000), *grow((0, 60))]
+    slow = [*grow((0.5, 60), start=5000), *grow((0, 60))]
     found = trial(round_trips(quick, slow))
     for minute in (60, 61, 63, 65, 70):
         found.firing(minute, "ToolHubSlow")
@@ -480,7 +490,7 @@ def circuit(values: Sequence[float | None], labels: str) -> dict[str, Sequence[f
 def test_circuit_open_fires_and_resolves(trial: Make, name: str) -> None:
     """Of a hub, a tool or a model; probes between do not resolve it, and a closed breaker does."""
     found = trial(circuit(late(2, [2, 2, 1, 2, 2, 0, 0, 0, 0, 0]), f'{name}="rube"'))
-    labels = {"job": "shop", name: "rube", "severity": "ticket"}
+    labels = {"job": "shop", name: "rube", **UNASSIGNED, "severity": "ticket"}
     found.firing(2, "ToolHubCircuitOpen")
     for minute in (3, 4, 5, 6):
         found.firing(minute, "ToolHubCircuitOpen", labels)

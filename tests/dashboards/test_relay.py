@@ -18,7 +18,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from urllib.request import urlopen
 
 import anyio
@@ -231,11 +231,20 @@ def test_refuses_what_are_not_alerts(relay: str, body: bytes) -> None:
 
 def test_it_shows_runbooks(relay: str) -> None:
     """At the address that the alerts have, with their labels; a page that does not exist is not found."""
-    with urlopen(f"{relay}/runbooks/ToolHubSlow?job=shop&pellucid_provider_id=c%26t&", timeout=60) as answer:
+    with urlopen(f"{relay}/runbooks/ToolHubSlow?job=shop&pellucid_provider_id=c%26t", timeout=60) as answer:
         page = answer.read().decode()
         assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert "discover_tools c&amp;t" in page
+    silence = quote('{alertname="ToolHubSlow",job="shop",pellucid_provider_id="c&t"}', safe="")
+    late = 'pellucid:discovery_over_objective:ratio_rate5m{job="shop", pellucid_provider_id="c&t"}'
+    for href in (
+        f"http://localhost:9093/#/silences/new?filter={silence}",
+        "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&amp;var-provider=c%26t",
+        "http://localhost:16686/search?service=shop&amp;lookback=1h&amp;limit=20&amp;operation=discover_tools+c%26t",
+        f"http://localhost:9090/graph?{urlencode({'g0.expr': late})}&amp;",
+    ):
+        assert href in page
     with urlopen(f"{relay}/runbooks/", timeout=60) as answer:
         assert "href='ToolHubSlow'" in answer.read().decode()
     for path in ("/runbooks/Other", "/runbooks/%ff", "/runbooks"):

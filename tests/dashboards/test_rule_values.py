@@ -24,18 +24,36 @@ MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_m
 COST = "pellucid:cost_usd:increase1h"
 
 
-def is_streak(rule: object) -> bool:
-    """Return whether a rule is the second ticket of `ToolHubSlow`."""
-    return isinstance(rule, Alert) and rule.labels.get("burn") == "streak"
-
-
 ALERTS: dict[tuple[str, str], Alert] = {
     (rule.name, rule.severity): rule
     for group in all_groups(Context())
     for rule in group.rules
-    if isinstance(rule, Alert) and not is_streak(rule)
+    if isinstance(rule, Alert) and rule.labels.get("burn") not in ("steady", "streak")
 }
-STREAK = next(rule for group in all_groups(Context()) for rule in group.rules if is_streak(rule))
+STEADY, STREAK = (
+    next(
+        rule
+        for group in all_groups(Context())
+        for rule in group.rules
+        if isinstance(rule, Alert) and rule.labels.get("burn") == burn
+    )
+    for burn in ("steady", "streak")
+)
+"""The further tickets of `ToolHubSlow`."""
+
+UNDECLARED = {"hub_address": "", "hub_runbook_url": ""}
+"""Annotations of alerts on a hub about which nothing is declared."""
+
+
+def fixed(alert: Alert) -> dict[str, str]:
+    """Return the labels that an alert always has."""
+    owner = {"owner": "unassigned"} if "owner" in alert.labels else {}
+    return {"severity": alert.severity, **alert.labels, **owner}
+
+
+def description(alert: Alert) -> str:
+    """Return the description of an alert on a hub that declares nothing."""
+    return re.sub(r"\{\{ with .*?\{\{ else \}\}(.*?)\{\{ end \}\}", r"\1", alert.description)
 
 
 def histogram(labels: str, **bounds: Sequence[float | None]) -> dict[str, Sequence[float | None]]:
@@ -304,10 +322,10 @@ SAID = [
 ]  # fmt: skip
 
 
-def runbook_url(name: str, labels: Mapping[str, str]) -> str:
+def runbook_url(name: str, labels: Mapping[str, str], severity: str = "page") -> str:
     """Return the address of the page that the relay serves for an alert."""
-    query = "".join(f"{label}={quote_plus(labels[label])}&" for label in sorted(labels))
-    return f"http://localhost:9095/runbooks/{name}?{query}"
+    query = "".join(f"&{label}={quote_plus(labels[label])}" for label in sorted(labels))
+    return f"http://localhost:9095/runbooks/{name}?severity={severity}{query}"
 
 
 @pytest.mark.parametrize(("name", "severity", "made", "labels", "summary"), SAID, ids=[f"{n}-{s}" for n, s, *_ in SAID])
@@ -328,19 +346,25 @@ def test_each_alert_names_who_and_how_much(
     )
     annotations = {
         "summary": summary,
-        "description": alert.description,
-        "runbook_url": runbook_url(name, labels),
+        "description": description(alert),
+        "runbook_url": runbook_url(name, labels, severity),
         "dashboard_url": f"http://localhost:3000{link}",
+        **(UNDECLARED if alert.annotations else {}),
     }
     found = trial(made)
-    found.told(85, name, {**labels, "severity": severity, **alert.labels}, annotations)
-    if name == "ToolHubSlow":  # the other one fires too
-        other = ALERTS[name, "ticket" if severity == "page" else "page"]
-        window = {"5m": "30m", "30m": "5m"}["5m" if severity == "page" else "30m"]
-        said = {**annotations, "description": other.description, "summary": re.sub(r"in \d+m", f"in {window}", summary)}
-        found.alerts[0]["exp_alerts"].append(
-            {"exp_labels": {**labels, "severity": other.severity, **other.labels}, "exp_annotations": said}
-        )
+    found.told(85, name, {**labels, **fixed(alert)}, annotations)
+    if name == "ToolHubSlow":  # the others fire, too
+        page, ticket = ALERTS[name, "page"], ALERTS[name, "ticket"]
+        for other, window in ((page, "5m"), (ticket, "30m"), (STEADY, "6h")):
+            if other is not alert:
+                said = {
+                    **annotations,
+                    "description": description(other),
+                    "runbook_url": runbook_url(name, labels, other.severity),
+                    "summary": re.sub(r"in \d+m", f"in {window}", summary),
+                }
+                told = {"exp_labels": {**labels, **fixed(other)}, "exp_annotations": said}
+                found.alerts[0]["exp_alerts"].append(told)
     found.run()
 
 
@@ -359,11 +383,12 @@ def test_names_are_only_text(trial: Make, name: str) -> None:
     annotations = {
         "summary": f"Tool hub {name} (shop) is silent: it has not answered since 01:23 UTC, for 1m 35s; requests "
         "without an answer: 1; its objective is 200ms.",
+        **UNDECLARED,
         "description": alert.description,
         "runbook_url": runbook_url("ToolHubSilent", {"job": "shop", "pellucid_provider_id": name}),
         "dashboard_url": f"http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider={quote_plus(name)}",
     }
-    found.told(85, "ToolHubSilent", {"job": "shop", "pellucid_provider_id": name, "severity": "page"}, annotations)
+    found.told(85, "ToolHubSilent", {"job": "shop", "pellucid_provider_id": name, **fixed(alert)}, annotations)
     found.run()
 
 
@@ -375,11 +400,12 @@ def test_a_streak_is_a_number_of_requests(trial: Make) -> None:
     summary = "Tool hub rube (shop) is slow: 4 requests to it in a row took longer than its objective of 200ms."
     annotations = {
         "summary": summary,
-        "description": getattr(STREAK, "description", ""),
-        "runbook_url": runbook_url("ToolHubSlow", HUB),
+        **UNDECLARED,
+        "description": STREAK.description,
+        "runbook_url": runbook_url("ToolHubSlow", HUB, "ticket"),
         "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider=rube",
     }
-    found.told(85, "ToolHubSlow", {**HUB, "severity": "ticket", "burn": "streak"}, annotations)
+    found.told(85, "ToolHubSlow", {**HUB, **fixed(STREAK)}, annotations)
     found.run()
 
 
@@ -391,14 +417,52 @@ def test_a_hub_without_a_success_has_no_time_of_it(trial: Make) -> None:
     annotations = {
         "summary": "Tool hub rube (shop) is down: 20 requests to it in 10m failed; it has had no success since its "
         "processes started; the limit is 10 min, its latency objective none declared.",
+        **UNDECLARED,
         "description": alert.description,
         "runbook_url": runbook_url("ToolHubDown", HUB),
         "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider=rube",
     }
-    found.told(85, "ToolHubDown", {**HUB, "severity": "page"}, annotations)
+    found.told(85, "ToolHubDown", {**HUB, **fixed(alert)}, annotations)
     found.run()
 
 
 def test_each_alert_is_tried() -> None:
     """None is left out above."""
     assert {(name, severity) for name, severity, *_ in SAID} == set(ALERTS)
+
+
+def test_a_hub_has_its_own_slo(trial: Make) -> None:
+    """With `slo=0.5` a quarter of slow requests is half of its budget; the threshold's would be spent 25 times."""
+    found = trial({**slow(60, 15), **gauge("hub_slo_ratio", 0.5), **OBJECTIVE})
+    found.value(85, "round(pellucid:hub_error_budget:spent7d, 1e-6)", (HUB, 0.5))
+    found.firing(85, "ToolHubSlow")
+    found.run()
+
+
+def test_a_low_slo_pages_when_all_requests_are_slow(trial: Make) -> None:
+    """14.4 times half of them is never reached; all of them is."""
+    found = trial({**slow(60, 60), **gauge("hub_slo_ratio", 0.5), **OBJECTIVE})
+    page = ALERTS["ToolHubSlow", "page"]
+    found.value(85, 'count(ALERTS{alertname="ToolHubSlow",burn="fast",alertstate="firing"})', ({}, 1))
+    assert "or all" in page.description
+    found.run()
+
+
+def test_an_alert_names_what_the_hub_declares(trial: Make) -> None:
+    """Owner as a label, address and runbook as annotations; also after the process that declared them has gone."""
+    declared = 'pellucid_hub_owner="payments",pellucid_hub_runbook="https://wiki/rube",server_address="rube.example"'
+    silence = gauge("hub_unanswered_age_seconds", 0)
+    info = {f"pellucid_hub_info{{{RUBE},{declared}}}": [*level((1, 60)), STALE]}
+    found = trial({f"{DURATION}_count{{{HERE},{ASKED % 'failed'}}}": grow((2, 90)), **silence, **info})
+    alert = ALERTS["ToolHubDown", "page"]
+    annotations = {
+        "summary": "Tool hub rube (shop) is down: 20 requests to it in 10m failed; it has had no success since its "
+        "processes started; the limit is 10 min, its latency objective none declared.",
+        "description": alert.description,
+        "runbook_url": runbook_url("ToolHubDown", HUB),
+        "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider=rube",
+        "hub_address": "rube.example",
+        "hub_runbook_url": "https://wiki/rube",
+    }
+    found.told(85, "ToolHubDown", {**HUB, "severity": "page", "owner": "payments"}, annotations)
+    found.run()

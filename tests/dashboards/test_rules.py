@@ -163,11 +163,11 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
         for rule in group["rules"]
         if rule.get("alert") == alert.name and alert.labels.items() <= rule["labels"].items()
     ]
-    assert set(read["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert set(read["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url", *alert.annotations}
     assert read["labels"]["severity"] in ("page", "ticket")
     assert "$labels." in read["annotations"]["summary"]
     assert "$value" in read["annotations"]["summary"]
-    assert read["annotations"]["runbook_url"].startswith(f"http://localhost:9095/runbooks/{alert.name}?{{{{ range")
+    assert read["annotations"]["runbook_url"].startswith(f"http://localhost:9095/runbooks/{alert.name}?severity=")
     assert re.fullmatch(
         r"http://localhost:3000/d/pellucid-(overview|tool-hubs|tool-servers|runs-and-models|tools|external-work|telemetry-health)\?var-service=\S.*",
         read["annotations"]["dashboard_url"],

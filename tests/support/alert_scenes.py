@@ -166,7 +166,10 @@ async def serve_hubs(world: World, tasks: Any) -> None:
     """Use hubs of which each has its own way to break."""
     behaviours = {"slow": be_slow, "flaky": be_flaky, "down": be_down, "flapping": flap}
     for name, each in behaviours.items():
-        one = agent(name, providers=[Hub(world, name, each)])
+        hub = Hub(world, name, each)
+        if name == "slow":
+            vars(hub).update(slo=0.99, owner="payments")
+        one = agent(name, providers=[hub])
         for _ in range(3 if name == "slow" else 1):
             tasks.start_soon(run_again, world, one)
     cached = DiscoveryProvider(Hub(world, "hanging", hang), id="hanging", ttl=0.5, timeout=60.0, objective=OBJECTIVE)

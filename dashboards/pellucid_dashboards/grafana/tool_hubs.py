@@ -42,7 +42,7 @@ from pellucid_dashboards.grafana.queries import (
     share,
 )
 from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import BROKEN_REQUESTS
+from pellucid_dashboards.promql import BROKEN_REQUESTS, BUDGET_SPENT
 
 UID: Final = "pellucid-tool-hubs"
 
@@ -64,7 +64,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_connecting(), _connections()], height=7),
             Shelf(panels=[_latency(), _heat()], height=9, title="Hub $provider", repeat="provider", closed=True),
             Shelf(panels=[_waiting(), _failures()], height=7),
-            Shelf(panels=[_cache(), _catalogue()], height=7),
+            Shelf(panels=[_cache(), _catalogue(), _budget()], height=7),
         ],
         chosen_by=["hub", TRACED],
         alerts=_ALERTS,
@@ -90,6 +90,12 @@ def _hubs() -> Panel:
             links=[traces_link(f"{semconv.DISCOVER_TOOLS} ${{__data.fields.Hub}}")],
         ),
         Column(name="Over objective", expr=f"{late} / ({requests} > 0)", unit="percentunit", red=0.01),
+        Column(
+            name="Budget spent in 7 d",
+            expr=grouped("max", select(BUDGET_SPENT, *_HERE), _BY),
+            unit="percentunit",
+            red=1,
+        ),
         Column(name="Failed", expr=share(failed, requests), unit="percentunit", red=0.05),
         Column(name="Without an answer", expr=_gauge(semconv.HUB_UNANSWERED_AGE), unit="s", red=30),
         Column(name="Since last success", expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}", unit="s"),
@@ -205,6 +211,16 @@ def _cache() -> Panel:
         "cpm",
         Query(expr=f"60 * {outcomes}", legend=as_legend(semconv.DISCOVERY_CACHE)),
         stacked=True,
+    )
+
+
+def _budget() -> Panel:
+    return lines(
+        "Budget of slow requests",
+        "How much of what it may spend in 7 days has the hub spent, and how fast does that grow?",
+        "percentunit",
+        Query(expr=f"max({select(BUDGET_SPENT, *_HERE)})", legend="spent"),
+        Query(expr="vector(1)", legend=f"{OBJECTIVE}: all of it"),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_dashboards.relay.enriching import Relay
+from pellucid_dashboards.relay.links import Places
 from pellucid_dashboards.relay.server import RelayServer
 from pellucid_exporters.urls import is_url
 
@@ -34,6 +35,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     relay.add_argument(
         "--traces", default="http://localhost:16686", metavar="URL", help="Jaeger, for browsers (%(default)s)"
     )
+    relay.add_argument(
+        "--grafana", default="http://localhost:3000", metavar="URL", help="Grafana, for browsers (%(default)s)"
+    )
+    for name in ("prometheus", "alertmanager"):
+        relay.add_argument(
+            f"--{name}-external-url", metavar="URL", help=f"its URL for browsers, if that is not the one of --{name}"
+        )
     relay.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     relay.add_argument("--port", type=int, default=PORT, metavar="N", help="port to listen on (%(default)s)")
 
@@ -50,8 +58,15 @@ def run(options: Namespace) -> int:
         alertmanagers=[_checked("--alertmanager", url) for url in options.alertmanager or ["http://localhost:9093"]],
         traces=_checked("--traces", options.traces),
     )
+    prometheus, alertmanager = options.prometheus_external_url, options.alertmanager_external_url
+    places = Places(
+        prometheus=_checked("--prometheus-external-url", prometheus or relay.prometheus),
+        alertmanager=_checked("--alertmanager-external-url", alertmanager or relay.alertmanagers[0]),
+        traces=relay.traces,
+        grafana=_checked("--grafana", options.grafana),
+    )
     try:
-        server = RelayServer((options.host, options.port), relay)
+        server = RelayServer((options.host, options.port), relay, places)
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"listening on {options.host} --port {options.port} failed: {error}; give another --port or --host"

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pellucid.errors import ConfigError
 from pellucid_dashboards.relay.enriching import DeliveryError, describe
+from pellucid_dashboards.relay.links import Places
 from pellucid_exporters.alerting import runbook_html
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of one request. Prometheus sends 64 alerts at once."""
 MOST_DIGITS: Final = 4_000
 """Digits of a length; Python reads at most 4,300."""
+_LOCAL: Final = Places()
 
 
 class RelayServer(ThreadingHTTPServer):
@@ -34,10 +36,10 @@ class RelayServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], relay: Relay) -> None:
+    def __init__(self, address: tuple[str, int], relay: Relay, places: Places = _LOCAL) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Exchange)
-        self.relay = relay
+        self.relay, self.places = relay, places
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log the error of a request, unless the client has disconnected."""
@@ -61,9 +63,13 @@ class _Exchange(BaseHTTPRequestHandler):
             return self._answer(404, "there are /-/healthy and /runbooks/")
         name = unquote(parts.path.removeprefix("/runbooks/"))
         try:
-            return self._show(runbook_html.page(name, dict(parse_qsl(parts.query))) if name else runbook_html.index())
+            return self._show(self._runbook(name, dict(parse_qsl(parts.query))) if name else runbook_html.index())
         except (ConfigError, ValueError) as error:
             return self._answer(404, str(error))
+
+    def _runbook(self, name: str, labels: Mapping[str, str]) -> str:
+        places = self.server.places
+        return runbook_html.page(name, labels, places.links(name, labels), places.query)
 
     def do_HEAD(self) -> None:
         """Respond as to GET, without the body."""

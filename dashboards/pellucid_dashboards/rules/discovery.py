@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.promql import BROKEN_REQUESTS, INSTANCE, UNANSWERED_REQUESTS, by, where
+from pellucid_dashboards.promql import BROKEN_REQUESTS, BUDGET_SPENT, INSTANCE, UNANSWERED_REQUESTS, by, number, where
 from pellucid_dashboards.rules.model import Record
 from pellucid_dashboards.rules.queries import composed, quantile, ratio, select, summed, total
 from pellucid_exporters.alerting.definition import Context
@@ -21,10 +21,19 @@ _OUTCOMES: Final = by(semconv.PROVIDER_ID, semconv.OUTCOME)
 SINGLE: Final = where(semconv.PROVIDER_KIND, "!=", "combined")
 """Combined providers are excluded: their parts have their own series, and would be counted and alerted on twice."""
 
-WINDOWS: Final = {"5m": 300.0, "10m": 600.0, "30m": 1800.0, "1h": 3600.0, "6h": 21600.0, "1d": 86400.0}
+WINDOWS: Final = {
+    "5m": 300.0,
+    "10m": 600.0,
+    "30m": 1800.0,
+    "1h": 3600.0,
+    "6h": 21600.0,
+    "1d": 86400.0,
+    "3d": 259200.0,
+    "7d": 604800.0,
+}
 """Windows of counts, burn rates and streaks, in seconds."""
 
-_PARTS: Final = {"10m": "5m", "30m": "5m", "1h": "30m", "6h": "1h", "1d": "6h"}
+_PARTS: Final = {"10m": "5m", "30m": "5m", "1h": "30m", "6h": "1h", "1d": "6h", "3d": "1d", "7d": "1d"}
 """Of which shorter windows each is made. Only those of 5 min read the series of processes."""
 
 ERROR_RATIO: Final = "pellucid:discovery_errors:ratio_rate5m"
@@ -32,6 +41,9 @@ ERROR_RATIO: Final = "pellucid:discovery_errors:ratio_rate5m"
 
 OBJECTIVE: Final = "pellucid:hub_objective_seconds:max"
 """Series of the longest objective that processes declare for a hub."""
+
+BUDGET: Final = "pellucid:hub_slow_budget:min"
+"""Series of the share of requests that may be over the objective, of hubs that declare one."""
 
 LAST_SUCCESS: Final = "pellucid:hub_last_success_seconds:max"
 """Series of when a hub succeeded last, in seconds since the epoch."""
@@ -75,6 +87,18 @@ def late(window: str) -> str:
     return f"pellucid:discovery_over_objective:increase{window}"
 
 
+def budget(context: Context, window: str) -> str:
+    """Return the budget of each hub that has requests in a window: its own, or the threshold's."""
+    default = f"{over_objective(window)} * 0 + {number(context.thresholds.slow_budget)}"
+    own = f"last_over_time({BUDGET}[{context.window(WINDOWS[window])}])"
+    return f"({own} or on ({HUB}) {default})"
+
+
+def budget_records(context: Context) -> Iterator[Record]:
+    """Yield the recording rules of what is spent of budgets."""
+    yield Record(name=BUDGET_SPENT, expression=f"{over_objective('7d')} / on ({HUB}) {budget(context, '7d')}")
+
+
 def request_records(context: Context) -> Iterator[Record]:
     """Yield the recording rules of requests within 5 min, which read each process, and of 10 min."""
     five = context.window(300)
@@ -84,6 +108,7 @@ def request_records(context: Context) -> Iterator[Record]:
     yield Record(name=round_trips("5m"), expression=summed(hub_requests("5m"), HUB))
     yield Record(name=late("5m"), expression=total(semconv.HUB_OVER_OBJECTIVE, window=five, labels=HUB))
     yield _late_share("5m")
+    yield Record(name=BUDGET, expression=f"1 - max by ({HUB}) ({select(semconv.HUB_SLO)})")
     failed = summed(hub_requests("5m"), HUB, BROKEN_REQUESTS)
     yield Record(name=ERROR_RATIO, expression=ratio(failed, round_trips("5m"), HUB))
 

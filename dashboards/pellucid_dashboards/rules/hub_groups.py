@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pellucid_dashboards.rules import hubs
 from pellucid_dashboards.rules.discovery import (
+    budget_records,
     latency_records,
     request_records,
     state_records,
@@ -26,7 +27,7 @@ def hub_groups(context: Context) -> Iterator[Group]:
     Groups do not wait for each other: what one of them reads of another is an interval old at most. Intervals divide
     5 min, so that windows of which longer ones are made follow each other without gaps.
     """
-    fast, slow = BURNS
+    fast, slow, steady = BURNS
     half_minute, minute, two = (context.window(seconds) for seconds in (30, 60, 120))
     yield Group(
         name="pellucid-hub-requests",
@@ -41,7 +42,12 @@ def hub_groups(context: Context) -> Iterator[Group]:
     yield Group(
         name="pellucid-hub-long-windows",
         interval=two,
-        rules=[*window_records(context, "6h", "1d"), hubs.slow(context, slow), hubs.slow_streak(context)],
+        rules=[
+            *window_records(context, "6h", "1d", "3d", "7d"),
+            *budget_records(context),
+            *(hubs.slow(context, burn) for burn in (slow, steady)),
+            hubs.slow_streak(context),
+        ],
     )
     yield Group(
         name="pellucid-hub-state",

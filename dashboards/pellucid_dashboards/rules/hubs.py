@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pellucid import semconv
@@ -19,6 +20,7 @@ from pellucid_dashboards.promql import (
 )
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.discovery import (
+    BUDGET,
     ERROR_RATIO,
     HUB,
     LAST_SUCCESS,
@@ -26,6 +28,7 @@ from pellucid_dashboards.rules.discovery import (
     SILENCE,
     UNANSWERED_AGE,
     WINDOWS,
+    budget,
     discoveries,
     duration_of,
     hub_requests,
@@ -36,8 +39,8 @@ from pellucid_dashboards.rules.model import Alert, alert
 from pellucid_dashboards.rules.queries import increase, mostly, select, summed
 from pellucid_dashboards.rules.words import queried
 from pellucid_exporters.alerting import hubs
-from pellucid_exporters.alerting.definition import Context, Words
-from pellucid_exporters.alerting.hubs import BURNS, Burn
+from pellucid_exporters.alerting.definition import Context, Definition, Words, share
+from pellucid_exporters.alerting.hubs import ALL, BURNS, Burn
 
 _PROVIDER: Final = label(semconv.PROVIDER_ID)
 _OWN: Final = (JOB, _PROVIDER)
@@ -47,28 +50,27 @@ _DECLARED: Final = queried(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
 )
 _P95: Final = queried(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
-_ALL: Final = 0.999999
-"""A share above is that of all: sums of parts of windows are rounded."""
 
 _NAMES: Final = {seconds: name for name, seconds in WINDOWS.items()}
 
 
 def slow(context: Context, burn: Burn) -> Alert:
     """Return the alert on hubs that spend their budget of slow requests at a speed."""
-    return alert(
-        hubs.slow(context, burn, _words(words.SHARE)),
+    default = share(context.thresholds.slow_budget)
+    allowed = queried(f"max({BUDGET}{{%s}})", _OWN, "humanizePercentage", default)
+    return _alert(
+        hubs.slow(context, burn, _words(words.SHARE, budget=allowed)),
         expression=_burns(context, burn),
-        dashboard=_DASHBOARD,
     )
 
 
 def _burns(context: Context, burn: Burn) -> str:
     """Return the condition that a hub spends its budget of slow requests at a speed."""
     short, long = _NAMES[burn.short], _NAMES[burn.long]
-    limit = number(burn.limit(context.thresholds))
+    limit = f"clamp_max({number(burn.factor_of(context.thresholds))} * {budget(context, long)}, {ALL})"
     return f"""
-{over_objective(short)} > {limit}
-and on ({HUB}) {over_objective(long)} > {limit}
+{over_objective(short)} > on ({HUB}) {limit}
+and on ({HUB}) {over_objective(long)} > on ({HUB}) {limit}
 and on ({HUB}) {round_trips(long)} >= {number(context.thresholds.slow_min_round_trips)}
 """
 
@@ -81,17 +83,16 @@ def slow_streak(context: Context) -> Alert:
     # Slow and answered requests change it: one that is as it was a day ago is that of a process that asks no more.
     unchanged = f"({streak} >= {least}) == {streak} offset {day}"
     others = "\n".join(f"unless on ({HUB}) ({_burns(context, burn).strip()})" for burn in BURNS)
-    return alert(
+    return _alert(
         hubs.slow_streak(context, _words(words.NUMBER)),
         expression=f"""
 (
   max by ({HUB}) ({lasting} unless on ({_PROCESS}) ({unchanged}))
-  or on ({HUB}) round({round_trips("1d")}) >= {least} and on ({HUB}) {over_objective("1d")} > {_ALL}
+  or on ({HUB}) round({round_trips("1d")}) >= {least} and on ({HUB}) {over_objective("1d")} > {ALL}
 )
 unless on ({HUB}) {round_trips("1h")} >= {number(context.thresholds.slow_min_round_trips)}
 {others}
 """,
-        dashboard=_DASHBOARD,
     )
 
 
@@ -109,7 +110,7 @@ def silent(context: Context) -> Alert:
         'printf "%.0f"',
         "unknown",
     )
-    return alert(
+    return _alert(
         hubs.silent(context, _words(words.DURATION, since=since, requests=requests)),
         expression=f"""
 {SILENCE} > on ({HUB}) (
@@ -117,7 +118,6 @@ def silent(context: Context) -> Alert:
   or on ({HUB}) {SILENCE} * 0 + {number(thresholds.hanging_after)}
 )
 """,
-        dashboard=_DASHBOARD,
     )
 
 
@@ -125,13 +125,12 @@ def failing(context: Context) -> Alert:
     """Return the alert on hubs of whose requests too many fail."""
     thresholds = context.thresholds
     failed = summed(hub_requests("5m"), HUB, BROKEN_REQUESTS)
-    return alert(
+    return _alert(
         hubs.failing(context, _words(words.SHARE)),
         expression=f"""
 {ERROR_RATIO} > {number(thresholds.hub_failing)}
 and on ({HUB}) {failed} >= {number(thresholds.hub_failing_min)}
 """,
-        dashboard=_DASHBOARD,
     )
 
 
@@ -149,7 +148,7 @@ def down(context: Context) -> Alert:
         'humanizeDuration | printf "its last success was %s ago"',
         "it has had no success since its processes started",
     )
-    return alert(
+    return _alert(
         hubs.down(context, _words(words.NUMBER, last_success=since)),
         expression=f"""
 {failed} >= {number(thresholds.hub_down_min)}
@@ -157,7 +156,6 @@ unless on ({HUB}) ({succeeded} > 0 unless on ({HUB}) {last})
 unless on ({HUB}) time() - {last} < {number(thresholds.hub_down_after * context.scale)}
 and on ({HUB}) ({last} or on ({HUB}) {known})
 """,
-        dashboard=_DASHBOARD,
     )
 
 
@@ -170,7 +168,7 @@ def circuit_open(context: Context) -> Alert:
         f"{{{{ else if $labels.{tool} }}}}Tool {words.value_of(tool)}"
         f"{{{{ else }}}}Model {words.value_of(model)}{{{{ end }}}}"
     )
-    return alert(
+    return _alert(
         hubs.circuit_open(
             Words(subject=f"{who} ({words.value_of(JOB)})", value=words.NUMBER, objective=_DECLARED),
             lambda clause: f"{{{{ if $labels.{_PROVIDER} }}}}{clause}{{{{ end }}}}",
@@ -178,7 +176,6 @@ def circuit_open(context: Context) -> Alert:
         expression=f"""
 max by ({labels}) (max_over_time({select(semconv.CIRCUIT_STATE)}[{context.window(120)}])) == 2
 """,
-        dashboard=_DASHBOARD,
     )
 
 
@@ -187,14 +184,13 @@ def catalog_changing(context: Context) -> Alert:
     thresholds = context.thresholds
     context.window(3600)
     changes = increase(semconv.CATALOG_CHANGES, window=context.window(3600))
-    return alert(
+    return _alert(
         hubs.catalog_changing(context, _words(words.NUMBER)),
         expression=f"""
 max by ({HUB}) (round(
   {changes}
 )) > {number(thresholds.catalog_changes)}
 """,
-        dashboard=_DASHBOARD,
     )
 
 
@@ -205,16 +201,29 @@ def cache_misses(context: Context) -> Alert:
     limit, least = thresholds.cache_misses, thresholds.cache_misses_min
     lookups = (where(semconv.DISCOVERY_CACHE, "!=", "none"), SUCCEEDED)
     misses = (where(semconv.DISCOVERY_CACHE, "=", "miss"), SUCCEEDED)
-    return alert(
+    return _alert(
         hubs.cache_misses(context, _words(words.SHARE)),
         expression=f"""
 {mostly(discoveries("10m"), HUB, misses, lookups, above=limit, least=least)}
 and on ({HUB}) max by ({HUB}) ({select(semconv.DISCOVERY_TTL)}) > 0
 and on ({HUB}) {duration_of(95)} > on ({HUB}) {OBJECTIVE} * {number(thresholds.cache_misses_near)}
 """,
-        dashboard=_DASHBOARD,
     )
 
 
 def _words(value: str, **more: str) -> Words:
     return Words(subject=words.HUB, value=value, objective=_DECLARED, p95=_P95, **more)
+
+
+def _alert(definition: Definition, *, expression: str) -> Alert:
+    """Return the rule of an alert, with what the hub's provider declares about it."""
+    # Of a label that becomes empty, Prometheus (up to 3.13) writes the template into `ALERTS`.
+    owner = words.declared(label(semconv.HUB_OWNER), otherwise="unassigned")
+    owned = replace(definition, labels={**definition.labels, "owner": owner})
+    return replace(
+        alert(owned, expression=expression, dashboard=_DASHBOARD),
+        annotations={
+            "hub_address": words.declared(label(semconv.SERVER_ADDRESS)),
+            "hub_runbook_url": words.declared(label(semconv.HUB_RUNBOOK)),
+        },
+    )

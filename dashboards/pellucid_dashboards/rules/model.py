@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pellucid_exporters.alerting.definition import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,12 @@ class Alert(Definition):
     Attributes:
         expression: PromQL; the alert is active for each series that it returns, and the value is in the summary.
         dashboard: Path below Grafana's address; a template.
+        annotations: Annotations in addition to those of every alert.
     """
 
     expression: str
     dashboard: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def alert(definition: Definition, *, expression: str, dashboard: str) -> Alert:

@@ -62,8 +62,9 @@ def _alert(alert: Alert, context: Context) -> Iterator[str]:
     annotations = {
         "summary": alert.summary,
         "description": alert.description,
-        "runbook_url": runbook_address(alert.name, thresholds, LABELS),
+        "runbook_url": runbook_address(alert.name, thresholds, f"severity={alert.severity}{LABELS}"),
         "dashboard_url": f"{thresholds.dashboard_base.rstrip('/')}{alert.dashboard}",
+        **alert.annotations,
     }
     yield f"      - alert: {alert.name}"
     yield from _expression(alert.expression)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.names import label
+from pellucid_dashboards.names import label, series
 from pellucid_dashboards.promql import JOB
 
 if TYPE_CHECKING:
@@ -35,6 +35,14 @@ def queried(expression: str, labels: Sequence[str], shown: str, otherwise: str) 
     )
 
 
+def declared(name: str, otherwise: str = "") -> str:
+    """Return a template of what processes have declared about the alert's hub in the last hour, or of another text."""
+    info, provider = series(semconv.HUB_INFO), label(semconv.PROVIDER_ID)
+    query = f'max by ({name}) (last_over_time({info}{{{name}!="",{JOB}=%q,{provider}=%q}}[1h]))'
+    found = f"{{{{ with printf `{query}` $labels.{JOB} $labels.{provider} | query }}}}"
+    return f'{found}{{{{ . | first | label "{name}" }}}}{{{{ else }}}}{otherwise}{{{{ end }}}}'
+
+
 def dashboard(uid: str, **variables: str) -> str:
     """Return the path of a dashboard with the service and variables set, each by the name of a label."""
     chosen = {"service": JOB, **variables}
@@ -42,9 +50,9 @@ def dashboard(uid: str, **variables: str) -> str:
     return f"/d/{uid}?{query}"
 
 
-_PAIR: Final = "{{ $name }}={{ $value | urlquery }}&"
+_PAIR: Final = "&{{ $name }}={{ $value | urlquery }}"
 LABELS: Final = '{{ range $name, $value := $labels }}{{ if ne $name "__name__" }}' + _PAIR + "{{ end }}{{ end }}"
-"""Template of all labels of an alert, as a query of an address."""
+"""Template of all labels of a series, to continue the query of an address."""
 
 HUB: Final = f"Tool hub {value_of(label(semconv.PROVIDER_ID))} ({value_of(JOB)})"
 MODEL: Final = f"Model {value_of(label(semconv.REQUEST_MODEL))} ({value_of(JOB)})"

@@ -51,6 +51,7 @@ class Words:
         subject: What the alert is about, such as `Tool hub github (support)`.
         value: The measured value with its unit.
         objective: Latency objective of the hub.
+        budget: Share of the hub's requests that may take longer.
         p95: 95th percentile of the hub's requests.
         last_success: Clause about the hub's last success.
         since: Time of the first request after the hub's last answer.
@@ -60,6 +61,7 @@ class Words:
     subject: str
     value: str
     objective: str = ""
+    budget: str = ""
     p95: str = ""
     last_success: str = ""
     since: str = ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pellucid_exporters.alerting.runbooks import filled, runbook_names, section
@@ -35,10 +36,15 @@ CONTENT_SECURITY_POLICY: Final = (
 """Policy for `page`, which needs nothing but its own style."""
 
 
-def body(name: str, labels: Mapping[str, str]) -> str:
+def body(name: str, labels: Mapping[str, str], address_of: Callable[[str], str] | None = None) -> str:
     """Return a runbook as HTML, without a page around it; labels cannot add markup.
 
     Without the extra `view` it is the text as it is written.
+
+    Args:
+        name: Name of the alert.
+        labels: Labels of the alert.
+        address_of: Returns the address of a query; queries with the alert's labels then are links.
 
     Raises:
         ConfigError: there is no such runbook.
@@ -50,14 +56,21 @@ def body(name: str, labels: Mapping[str, str]) -> str:
     for token in tokens:
         if token.children:
             token.children = _linked(token.children)
+        if token.children and address_of is not None:
+            token.children = list(_queries(token.children, labels, address_of))
         for each in (token, *(token.children or ())):
             if each.type in _TEXTS:
                 each.content = filled(each.content, labels)
     return str(renderer.renderer.render(tokens, renderer.options, {}))
 
 
-def page(name: str, labels: Mapping[str, str]) -> str:
-    """Return a page with a runbook and the labels of the alert.
+def page(
+    name: str,
+    labels: Mapping[str, str],
+    links: Mapping[str, str] = MappingProxyType({}),
+    address_of: Callable[[str], str] | None = None,
+) -> str:
+    """Return a page with a runbook, links by their text, and the labels of the alert.
 
     Raises:
         ConfigError: there is no such runbook.
@@ -65,7 +78,9 @@ def page(name: str, labels: Mapping[str, str]) -> str:
     known = {label: value for label, value in labels.items() if value}
     terms = "".join(f"<dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd>" for label, value in known.items())
     listed = f"<dl>{terms}</dl>" if terms else ""
-    return _page(name, f"<nav><a href='./'>All runbooks</a></nav>\n{body(name, labels)}{listed}")
+    places = {"All runbooks": "./", **links}
+    shown = " · ".join(f"<a href='{html.escape(href)}'>{text}</a>" for text, href in places.items())
+    return _page(name, f"<nav>{shown}</nav>\n{body(name, labels, address_of)}{listed}")
 
 
 def index() -> str:
@@ -89,6 +104,20 @@ def _markdown() -> MarkdownIt | None:
     except ModuleNotFoundError:
         return None
     return MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def _queries(tokens: Sequence[Token], labels: Mapping[str, str], address_of: Callable[[str], str]) -> Iterator[Token]:
+    """Yield inline tokens, with links around queries whose placeholders the labels replace."""
+    from markdown_it.token import Token
+
+    for token in tokens:
+        expression = filled(token.content, labels)
+        if token.type != "code_inline" or '="$' not in token.content or '="$' in expression:
+            yield token
+            continue
+        yield Token("link_open", "a", 1, attrs={"href": address_of(expression)})
+        yield token
+        yield Token("link_close", "a", -1)
 
 
 def _linked(tokens: Sequence[Token]) -> list[Token]:

@@ -22,10 +22,12 @@ class HubThresholds:
     An objective is not here: each tool provider declares its own (`objective=`), which the rules read as a gauge.
 
     Attributes:
-        slow_budget: Share of a hub's round trips that may take longer than its objective; 0.01 is one of a hundred.
+        slow_budget: Share of a hub's round trips that may take longer than its objective, unless its provider declares
+            one (`slo=0.99`); 0.01 is one of a hundred.
         slow_fast_burn: Multiple of the budget that pages if the last 5 min and the last hour spend it; at 14.4 a budget
             of 30 days lasts 50 hours.
         slow_slow_burn: Multiple that opens a ticket if the last 30 min and the last 6 h spend it; at 6 it lasts 5 days.
+        slow_steady_burn: Multiple that opens a ticket if the last 6 h and the last 3 days spend it.
         slow_min_round_trips: Minimum requests in the longer window for a notification.
         slow_streak: Consecutive slow requests that open a ticket, however seldom the hub is called.
         hanging_after: Seconds without an answer to any request after which a hub is silent.
@@ -43,6 +45,7 @@ class HubThresholds:
     slow_budget: float = 0.01
     slow_fast_burn: float = 14.4
     slow_slow_burn: float = 6.0
+    slow_steady_burn: float = 1.0
     slow_min_round_trips: float = 20.0
     slow_streak: float = 3.0
     hanging_after: float = 15.0
@@ -182,7 +185,7 @@ class Thresholds(UpkeepThresholds, ServerThresholds, DurableThresholds, WorkThre
         for name in SHARES:
             if self.numbers()[name] >= 1:
                 raise ConfigError(f"{name}={self.numbers()[name]:g}: a share is less than 1, 0.1 is a tenth")
-        for name in ("slow_fast_burn", "slow_slow_burn"):
+        for name in ("slow_fast_burn", "slow_slow_burn", "slow_steady_burn"):
             burn = self.numbers()[name]
             if burn * self.slow_budget >= 1:
                 raise ConfigError(

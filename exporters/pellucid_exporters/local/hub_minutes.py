@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pellucid.telemetry.hubs import Hubs
     from pellucid_exporters.local.records import SpanRecord
+
+Objective: TypeAlias = tuple[float, float | None]
+"""Latency objective in seconds, and the share of requests that should meet it, if one is declared."""
+
+Objectives: TypeAlias = Callable[[], dict[str, Objective]]
+"""Function that returns the objectives of hubs."""
 
 MINUTE: Final = 60 * 10**9
 """Nanoseconds."""
@@ -47,16 +55,21 @@ ON CONFLICT DO UPDATE SET
     calls = calls + excluded.calls, late = late + excluded.late, delayed = delayed + excluded.delayed,
     least = min(least, excluded.least), most = max(most, excluded.most), run = excluded.run, span_id = excluded.span_id
 """
-_OBJECTIVE: Final = "INSERT OR REPLACE INTO hubs VALUES (?, ?)"
+_OBJECTIVE: Final = "INSERT OR REPLACE INTO hubs VALUES (?, ?, ?)"
+
+
+def objectives_of(hubs: Hubs) -> dict[str, Objective]:
+    """Return what hubs declare at present."""
+    shares = hubs.latest(semconv.HUB_SLO)
+    return {name: (value, shares.get(name)) for name, value in hubs.latest(semconv.DISCOVERY_OBJECTIVE).items()}
 
 
 class HubMinutes:
     """Writer of minutes and objectives. It knows what the store has until `forget`."""
 
-    def __init__(self, objectives: Callable[[], Mapping[str, float]]) -> None:
-        """Create a writer; `objectives` reads the latency objectives of hubs, in seconds."""
+    def __init__(self, objectives: Objectives) -> None:
         self._objectives = objectives
-        self._stored: dict[str, float] = {}
+        self._stored: dict[str, Objective] = {}
 
     def forget(self) -> None:
         """Write all objectives again: the store may be another one."""
@@ -90,11 +103,11 @@ class HubMinutes:
                 requests.setdefault(key, _Requests()).add(seconds, request, place)
         connection.executemany(_DISCOVERY, [(*key, *counts) for key, counts in discoveries.items()])
         connection.executemany(_REQUEST, [(*key, *row.columns()) for key, row in requests.items()])
-        self._write_objectives(connection, dict(self._objectives()))
+        self._write_objectives(connection, self._objectives())
 
-    def _write_objectives(self, connection: sqlite3.Connection, objectives: dict[str, float]) -> None:
+    def _write_objectives(self, connection: sqlite3.Connection, objectives: dict[str, Objective]) -> None:
         if objectives != self._stored:
-            connection.executemany(_OBJECTIVE, [(storable(name), value) for name, value in objectives.items()])
+            connection.executemany(_OBJECTIVE, [(storable(name), *each) for name, each in objectives.items()])
             self._stored = objectives
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,13 +92,15 @@ def hub_rows(connection: sqlite3.Connection, since: int, until: int, in_flight: 
     for span in in_flight:
         if span.phase == semconv.DISCOVERY:
             starts.setdefault(str(span.attributes.get(semconv.PROVIDER_ID)), span.start)
-    objectives = dict(map(tuple, connection.execute("SELECT provider_id, objective FROM hubs")))
+    declared = {
+        name: each for name, *each in map(tuple, connection.execute("SELECT provider_id, objective, slo FROM hubs"))
+    }
     asked = {name for name, hub in hubs.items() if hub.outcomes or hub.cache.keys() - {"none"}}
     rows: list[HubRow] = []
     for provider_id in sorted({*asked, *starts}):
         hub = hubs.get(provider_id, _Hub())
         exemplars = dict(_exemplars(cursor, hub.latest))
-        rows.append(_row(provider_id, hub, objectives.get(provider_id), starts.get(provider_id), exemplars))
+        rows.append(_row(provider_id, hub, declared.get(provider_id, (None, None)), starts.get(provider_id), exemplars))
     return rows
 
 
@@ -136,7 +138,7 @@ def _exemplars(
 def _row(
     provider_id: str,
     hub: _Hub,
-    objective: float | None,
+    declared: Sequence[float | None],
     in_flight_since: int | None,
     exemplars: Mapping[int, tuple[str, str]],
 ) -> HubRow:
@@ -144,7 +146,8 @@ def _row(
     p50, p95, p99 = quantiles([sample for samples in hub.samples.values() for sample in samples], (0.5, 0.95, 0.99))
     return HubRow(
         provider_id=provider_id,
-        objective=objective,
+        objective=declared[0],
+        slo=declared[1],
         calls=calls,
         failures=calls - hub.outcomes.get(semconv.COMPLETED, 0),
         outcomes=hub.outcomes,

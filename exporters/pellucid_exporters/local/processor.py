@@ -14,6 +14,7 @@ from pellucid.telemetry.phases import PHASES
 from pellucid.tools.catalog_records import CatalogListing
 from pellucid_exporters.listings import Listings
 from pellucid_exporters.local.catalogs import FRESH, catalog_record
+from pellucid_exporters.local.hub_minutes import Objectives
 from pellucid_exporters.local.membership import Membership
 from pellucid_exporters.local.records import StartRecord, event_record, span_record
 from pellucid_exporters.local.writer import StoreWriter
@@ -54,7 +55,7 @@ class LocalProcessor(SpanProcessor):
         self,
         options: Local,
         resource: Resource,
-        objectives: Callable[[], Mapping[str, float]],
+        objectives: Objectives,
         *,
         on_failure: Callable[[], None],
         on_drop: Callable[[str, int], None],

@@ -85,6 +85,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             durations BLOB NOT NULL, run INTEGER NOT NULL, span_id BLOB NOT NULL,
             PRIMARY KEY (minute, provider_id, outcome, bucket)) WITHOUT ROWID""",
     ),
+    (
+        # Share of a hub's requests that should meet its objective, if it declares one.
+        "ALTER TABLE hubs ADD COLUMN slo REAL",
+    ),
 )
 """Statements that lead from each version to the next."""
 

@@ -14,7 +14,7 @@ from pellucid_exporters.local.bodies import BodyWriter, storable
 from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
 from pellucid_exporters.local.foreign_spans import find_runs
-from pellucid_exporters.local.hub_minutes import HubMinutes
+from pellucid_exporters.local.hub_minutes import HubMinutes, Objectives
 from pellucid_exporters.local.processes import HEARTBEAT, this_process
 from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
 from pellucid_exporters.local.retention import Retention
@@ -24,7 +24,7 @@ from pellucid_exporters.local.shapes import definition_of
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pellucid_exporters.local.options import Local
 
@@ -54,8 +54,7 @@ class StoreWriter:
     name = "store"
     pulse: float | None = HEARTBEAT
 
-    def __init__(self, options: Local, service: str, objectives: Callable[[], Mapping[str, float]]) -> None:
-        """Create a writer; `objectives` reads the latency objectives of hubs."""
+    def __init__(self, options: Local, service: str, objectives: Objectives) -> None:
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._service = storable(service)
         self._hubs = HubMinutes(objectives)

@@ -10,7 +10,7 @@ STATES: Final = ("hangs", "slow", "fails", "ok")
 """States of hubs, the worst first."""
 
 TOLERANCE: Final = 0.01
-"""Share of requests that may be over the objective, or be delayed by a busy process."""
+"""Share of requests that may be over the objective unless the hub declares one, or be delayed by a busy process."""
 
 _OBJECTIVES: Final = 10
 _SECONDS: Final = 10.0
@@ -32,7 +32,7 @@ def state_of(hub: HubRow, oldest: int | None, now: int) -> str:
     if is_stuck or hub.unanswered_since is not None:
         return "hangs"
     share = over(hub)
-    if share is not None and share > TOLERANCE:
+    if share is not None and share > (TOLERANCE if hub.slo is None else 1 - hub.slo):
         return "slow"
     return "fails" if hub.failures else "ok"
 

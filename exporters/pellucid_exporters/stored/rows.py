@@ -171,6 +171,7 @@ class HubRow:
 
     Attributes:
         objective: Seconds.
+        slo: Share of requests that should meet the objective, if the hub declares one.
         calls: Number of requests.
         failures: Number of requests that ended otherwise than with a list of tools.
         outcomes: Number of requests by `pellucid.outcome`.
@@ -189,6 +190,7 @@ class HubRow:
 
     provider_id: str
     objective: float | None = None
+    slo: float | None = None
     calls: int = 0
     failures: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)

@@ -49,6 +49,9 @@ class Options(TypedDict, total=False):
 
     prefix: bool
     objective: float | None
+    slo: float | None
+    owner: str | None
+    runbook: str | None
     timeout: float | None
     call_timeout: float | None
     ttl: float | None
@@ -80,6 +83,9 @@ class MCPProvider:
         id: Value of `pellucid.provider.id`, and the server's name in prefixed tool names.
         prefix: Name the tools `mcp__<id>__<tool>`. Names are always changed to match `[A-Za-z0-9_-]{1,64}`.
         objective: Seconds that a listing should take; exported for alerts.
+        slo: Share of the listings that should meet the objective, such as 0.99; exported for alerts.
+        owner: Who is responsible for the server; a label of its alerts.
+        runbook: Address of the server's own runbook; an annotation of its alerts.
         timeout: Seconds of wall-clock time to connect and to list all pages.
         call_timeout: Seconds for each tool call; defaults to `Limits.tool_timeout`.
         ttl: Lifetime of a listing in seconds if the server states none, less a jitter of up to a tenth.
@@ -109,6 +115,9 @@ class MCPProvider:
         id: str,  # noqa: A002  (named in the public contract)
         prefix: bool = False,
         objective: float | None = None,
+        slo: float | None = None,
+        owner: str | None = None,
+        runbook: str | None = None,
         timeout: float | None = 30.0,
         call_timeout: float | None = None,
         ttl: float | None = None,
@@ -132,6 +141,7 @@ class MCPProvider:
         self.id = id
         self.kind = target.kind
         self.objective = objective
+        self.slo, self.owner, self.runbook = slo, owner, runbook
         self.timeout = timeout
         self.patience = patience
         self.on_invalid = on_invalid

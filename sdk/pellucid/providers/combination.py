@@ -112,6 +112,7 @@ class _Patient(DiscoveryProvider):
         self.kind = facts.kind
         self._is_hub = not facts.measures_requests
         self.source = facts.source
+        self.slo, self.owner, self.runbook = facts.slo, facts.owner, facts.runbook
         self.server_address, self.server_port = facts.server_address, facts.server_port
         self._provider = provider
 

@@ -82,6 +82,9 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         ttl: Seconds for which a catalogue is fresh after its arrival.
         key: Returns the cache key of a caller; callers with equal keys share a catalogue. The tenant by default.
         objective: Latency objective of a round trip in seconds; exported for alerts.
+        slo: Share of the round trips that should meet the objective, such as 0.99; exported for alerts.
+        owner: Who is responsible for the hub; a label of its alerts.
+        runbook: Address of the hub's own runbook; an annotation of its alerts.
         timeout: Maximum seconds of a fetch, by the wall clock.
         stale_if_error: Seconds beyond `ttl` in which an old catalogue is served if a fetch fails.
         stale_while_revalidate: Seconds beyond `ttl` in which an old catalogue is served at once while one fetch runs.
@@ -106,6 +109,9 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     ttl: float = 60.0
     key: Callable[[DiscoveryContext], Hashable] | None = None
     objective: float | None = None
+    slo: float | None = None
+    owner: str | None = None
+    runbook: str | None = None
     timeout: float | None = 30.0
     stale_if_error: float = 0.0
     stale_while_revalidate: float = 0.0

@@ -82,6 +82,7 @@ class Lister:
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
         self.facts = ProviderFacts.of(provider)
+        self._values, self._info = self.facts.values(), self.facts.info()
         self._lock = threading.Lock()
         reset_in_child(self, _lock=threading.Lock)
         self._latest: tuple[object, ProviderCatalog] | None = None
@@ -113,8 +114,10 @@ class Lister:
                 request.note(b)
 
             reporting = ctx.reporting(report, b.attributes, within, requested)
-            if facts.objective is not None:
-                scope.instruments.hubs.set(semconv.DISCOVERY_OBJECTIVE, provider_id, facts.objective)
+            if self._values or self._info:
+                hub = scope.instruments.hubs.of(provider_id)
+                hub.values.update(self._values)
+                hub.info = self._info
             attempt = partial(self._attempt, scope, b, reporting, within)
             catalog = await (attempt() if guard is None else guard(self, b, reporting, partial(attempt, is_kept=True)))
             self._note(scope, b, reporting, catalog)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from pellucid import semconv
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.tools.tool import Tool, ToolSource
@@ -25,6 +26,8 @@ class ToolProvider(Protocol[DepsT_contra]):
 
     - `kind`: a value of `pellucid.provider.kind`;
     - `objective`: latency objective of a round trip in seconds, exported for alerts;
+    - `slo`: share of the round trips that should meet the objective, such as 0.99, exported for alerts;
+    - `owner`, `runbook`: who owns the hub, and the address of its runbook, exported for alerts;
     - `timeout`: seconds, instead of `Limits.discovery_timeout`;
     - `server_address`, `server_port`: the hub's host and port;
     - `source`: source of those of its tools that have the default source `builtin`;
@@ -122,6 +125,9 @@ class ProviderFacts(NamedTuple):
 
     kind: str = "custom"
     objective: float | None = None
+    slo: float | None = None
+    owner: str | None = None
+    runbook: str | None = None
     server_address: str | None = None
     server_port: int | None = None
     source: ToolSource | None = None
@@ -134,6 +140,17 @@ class ProviderFacts(NamedTuple):
         """Return the facts of the provider's listings, as notes of their boundaries."""
         notes = {"provider_kind": self.kind, "objective": self.objective}
         return {**notes, "server_address": self.server_address, "server_port": self.server_port}
+
+    def values(self) -> dict[str, float]:
+        """Return the declared values of gauges, by instrument."""
+        values = {semconv.DISCOVERY_OBJECTIVE.name: self.objective, semconv.HUB_SLO.name: self.slo}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def info(self) -> dict[str, Any]:
+        """Return what is declared about the hub, by label of `pellucid.hub.info`."""
+        owned = {semconv.HUB_OWNER: self.owner, semconv.HUB_RUNBOOK: self.runbook}
+        labels = {**owned, semconv.SERVER_ADDRESS: self.server_address, semconv.SERVER_PORT: self.server_port}
+        return {name: value for name, value in labels.items() if value is not None}
 
     @classmethod
     def of(cls, provider: ToolProvider[Any]) -> ProviderFacts:
@@ -154,6 +171,8 @@ class ProviderFacts(NamedTuple):
             raise ConfigError(
                 f"provider {untyped.id!r}: objective={facts.objective!r} must be a positive number of seconds"
             )
+        if facts.slo is not None and not (facts.objective is not None and 0 < facts.slo < 1):
+            raise ConfigError(f"provider {untyped.id!r}: slo={facts.slo!r} must be a share below 1 beside an objective")
         return facts
 
 

@@ -20,6 +20,8 @@ from pellucid.semconv.names import (
     HTTP_REQUEST_METHOD,
     HTTP_RESPONSE_STATUS_CODE,
     HTTP_ROUTE,
+    HUB_OWNER,
+    HUB_RUNBOOK,
     MCP_METHOD_NAME,
     MCP_PROTOCOL_VERSION,
     METRIC_NAME,
@@ -95,10 +97,7 @@ DISCOVERY_OBJECTIVE: Final = _gauge(
     "s", "pellucid.tool.discovery.objective", "Latency objective that a tool provider declared.", (PROVIDER_ID,)
 )
 DISCOVERY_TTL: Final = _gauge(
-    "s",
-    "pellucid.tool.discovery.ttl",
-    "Lifetime of the catalogues that a tool provider caches, if it was given one.",
-    (PROVIDER_ID,),
+    "s", "pellucid.tool.discovery.ttl", "Lifetime of the catalogues that a tool provider caches.", (PROVIDER_ID,)
 )
 DISCOVERY_OVER_OBJECTIVE: Final = _counter(
     "{discovery}",
@@ -118,17 +117,20 @@ HUB_OVER_OBJECTIVE: Final = _counter(
     "Requests for a hub's tools that took longer than its objective, less the delay of the event loop.",
     HUB_LISTING_DURATION.attributes,
 )
+HUB_INFO: Final = _gauge(
+    "{hub}",
+    "pellucid.hub.info",
+    "Always 1: who owns a hub, its runbook, and its address, as far as its provider declares them.",
+    (PROVIDER_ID, HUB_OWNER, HUB_RUNBOOK, SERVER_ADDRESS, SERVER_PORT),
+)
+HUB_SLO: Final = _gauge(
+    "1", "pellucid.hub.slo", "Share of a hub's requests that should meet its objective, as declared.", (PROVIDER_ID,)
+)
 HUB_STREAK: Final = _gauge(
-    "{request}",
-    "pellucid.hub.over_objective.streak",
-    "Latest consecutive requests for a hub's tools that were over its objective.",
-    (PROVIDER_ID,),
+    "{request}", "pellucid.hub.over_objective.streak", "Latest consecutive requests over the objective.", (PROVIDER_ID,)
 )
 HUB_UNANSWERED_AGE: Final = _gauge(
-    "s",
-    "pellucid.hub.unanswered.age",
-    "Time since the first request after a hub's last answer; 0 after an answer.",
-    (PROVIDER_ID,),
+    "s", "pellucid.hub.unanswered.age", "Time since a hub's first unanswered request; 0 without one.", (PROVIDER_ID,)
 )
 WAKEUP_DELAY: Final = _duration(
     "pellucid.runtime.wakeup.delay",
@@ -146,16 +148,10 @@ DISCOVERY_INFLIGHT: Final = _updown(
     "{fetch}", "pellucid.tool.discovery.inflight", "Discovery fetches under way.", (PROVIDER_ID,)
 )
 DISCOVERY_INFLIGHT_AGE: Final = _gauge(
-    "s",
-    "pellucid.tool.discovery.inflight.age",
-    "Age of the oldest discovery fetch under way; 0 when there is none.",
-    (PROVIDER_ID,),
+    "s", "pellucid.tool.discovery.inflight.age", "Age of the oldest fetch in flight; 0 without one.", (PROVIDER_ID,)
 )
 DISCOVERY_LAST_SUCCESS: Final = _gauge(
-    "s",
-    "pellucid.tool.discovery.last_success",
-    "Unix time of the last successful round trip to a tool provider.",
-    (PROVIDER_ID,),
+    "s", "pellucid.tool.discovery.last_success", "Unix time of a hub's last successful round trip.", (PROVIDER_ID,)
 )
 CATALOG_SIZE: Final = _gauge(
     "{tool}", "pellucid.tool.catalog.size", "Tools in a provider's latest catalogue.", (PROVIDER_ID,)
@@ -200,10 +196,7 @@ PROMPT_CACHE_SHARE: Final = _histogram(
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
 )
 COST: Final = _counter(
-    "{USD}",
-    "pellucid.cost",
-    "What model calls cost, in US dollars; calls of unknown price add nothing.",
-    (PROVIDER_NAME, REQUEST_MODEL),
+    "{USD}", "pellucid.cost", "Cost of model calls, as far as their prices are known.", (PROVIDER_NAME, REQUEST_MODEL)
 )
 TOOL_DURATION: Final = _duration(
     "gen_ai.execute_tool.duration",
@@ -280,7 +273,7 @@ EXTERNAL_WAIT: Final = _duration(
 EXTERNAL_LATE: Final = _counter(
     "{result}",
     "pellucid.external.late",
-    "Results of asynchronous tool calls that had already expired or been stopped.",
+    "Results of asynchronous calls that had expired or been stopped.",
     (TOOL_NAME,),
 )
 DURABLE_SETTLEMENTS: Final = _counter(

@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeAlias
 from weakref import WeakSet
 
 from anyio.lowlevel import EventLoopToken
+from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
@@ -38,12 +39,14 @@ class ProviderState:
     """State of one provider. Thread-safe.
 
     Attributes:
+        info: What its provider declares about the hub, by label.
         values: Values of gauges as last set, by the name of the instrument.
     """
 
-    __slots__ = ("_inflight", "_lock", "_waiting_since", "_was_sent", "values")
+    __slots__ = ("_inflight", "_lock", "_waiting_since", "_was_sent", "info", "values")
 
     def __init__(self, lock: threading.RLock) -> None:
+        self.info: Mapping[str, AttributeValue] = {}
         self.values: dict[str, float] = {}
         self.renew(lock)
 
@@ -126,6 +129,10 @@ class Hubs:
             **{gauge.name: partial(self.latest, gauge) for gauge in _SET},
         }
 
+    def infos(self) -> list[tuple[dict[str, AttributeValue], float]]:
+        """Return the labels of the hubs about which anything is declared."""
+        return [({semconv.PROVIDER_ID: name, **hub.info}, 1.0) for name, hub in self._hubs.items() if hub.info]
+
     def circuits(self) -> list[tuple[dict[str, str], float]]:
         """Return labels and level of the circuit breakers that have ever opened; of several of one name the worst."""
         with self._lock:
@@ -164,6 +171,7 @@ class Hubs:
 
 _SET: Final = (
     semconv.DISCOVERY_OBJECTIVE,
+    semconv.HUB_SLO,
     semconv.DISCOVERY_TTL,
     semconv.DISCOVERY_LAST_SUCCESS,
     semconv.CATALOG_SIZE,

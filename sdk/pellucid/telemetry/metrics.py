@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
+from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.concurrency.forks import reset_in_child
@@ -24,7 +25,7 @@ _INSTRUMENTS: Final = "_pellucid_instruments"
 """Attribute of a meter provider that holds its instruments."""
 
 
-Observe: TypeAlias = Callable[[], Iterable[tuple[dict[str, str], float]]]
+Observe: TypeAlias = Callable[[], Iterable[tuple[Mapping[str, AttributeValue], float]]]
 """Function that returns labels and values of an observable instrument."""
 
 Readings: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -103,6 +104,7 @@ class Instruments:
         self.counts_usage = latest = _uses_latest()
         observed: dict[str, Observe] = {
             semconv.CIRCUIT_STATE.name: hubs.circuits,
+            semconv.HUB_INFO.name: hubs.infos,
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
             **{gauge.name: partial(readers.read, gauge) for gauge in _READ},
         }

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from pellucid import (
+    ConfigError,
     DiscoveryContext,
     DiscoveryError,
     DiscoveryProvider,
@@ -162,6 +163,28 @@ async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
     assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id="hub") > 1.7e9
     found = attributes(telemetry.span("discover_tools hub"))
     assert (found[semconv.SERVER_ADDRESS], found[semconv.SERVER_PORT]) == ("hub.example.com", 8443)
+
+
+async def test_what_is_declared_about_a_hub_is_exported(telemetry: Captured) -> None:
+    """Its SLO as a gauge; owner and runbook as labels of one that is 1."""
+    declared: dict[str, Any] = {
+        "objective": 0.1,
+        "slo": 0.99,
+        "owner": "payments",
+        "runbook": "https://wiki.example/hub",
+    }
+    hub = DiscoveryProvider(FakeHub(named("a")), id="hub", **declared)
+    await ask(telemetry, hub)
+    assert gauge(telemetry, semconv.HUB_SLO) == 0.99
+    labels = {"pellucid_hub_owner": "payments", "pellucid_hub_runbook": "https://wiki.example/hub"}
+    assert telemetry.value(semconv.HUB_INFO, pellucid_provider_id="hub", **labels) == 1
+
+
+@pytest.mark.parametrize("options", [{"slo": 0.99}, {"slo": 1.0, "objective": 1.0}, {"slo": 0, "objective": 1.0}])
+async def test_an_slo_is_a_share_beside_an_objective(options: dict[str, Any]) -> None:
+    """Otherwise the provider is refused, by its id."""
+    with pytest.raises(ConfigError, match=r"provider 'hub': slo=\S+ must be a share below 1 beside an objective"):
+        agent_of(DiscoveryProvider(FakeHub(), id="hub", **options))
 
 
 @pytest.mark.telemetry(fixed=True)

@@ -35,6 +35,9 @@ _SUBJECTS: Final = {
     semconv.DISPATCH: ("Tool", semconv.TOOL_NAME),
     semconv.INFERENCE: ("Model", semconv.REQUEST_MODEL),
 }
+_BURNS: Final = tuple(burn for burn in hubs.BURNS if burn.long <= SIX_HOURS)
+"""Those of days need Prometheus."""
+
 _CIRCUIT_WINDOW: Final = 2 * MINUTE
 _EXPLAINED_BY: Final = {
     "ToolHubDown": ("ToolHubSilent",),
@@ -80,7 +83,7 @@ def _slow(seen: SeenHubs) -> Iterator[Alert]:
         if row.objective is None or not row.late:
             continue
         slowest, burning = slowest_of(row), False
-        for burn in hubs.BURNS:
+        for burn in _BURNS:
             since = first_minute(seen.now, burn.short)
             if (share := _burning(seen, row, burn)) is None:
                 continue
@@ -108,7 +111,7 @@ def _slow(seen: SeenHubs) -> Iterator[Alert]:
 def _burning(seen: SeenHubs, row: HubRow, burn: Burn) -> float | None:
     """Return the share of late requests in the shorter window, if both windows exceed the limit."""
     thresholds = seen.context.thresholds
-    limit = burn.limit(thresholds)
+    limit = burn.limit(thresholds, row.slo)
     late, requests = _late(row, first_minute(seen.now, burn.short))
     long_late, long_requests = _late(row, first_minute(seen.now, burn.long))
     if long_requests < thresholds.slow_min_round_trips or not requests:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pellucid_exporters.alerting.definition import FIVE_MINUTES, MINUTE, Context, Words
 from pellucid_exporters.stored import text
-from pellucid_exporters.stored.alerts.counts import SECOND, named
+from pellucid_exporters.stored.alerts.counts import SECOND, named, percentage
 from pellucid_exporters.stored.quantiles import Quantile, quantiles
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import HubRow
@@ -49,6 +49,7 @@ class SeenHubs:
             subject=named("Tool hub", provider_id, service),
             value=value,
             objective=text.seconds(objective) if objective is not None else "none declared",
+            budget=percentage(self.context.thresholds.slow_budget if row is None or row.slo is None else 1 - row.slo),
             p95=text.quantile(p95) if p95 is not None else "unknown",
             last_success=f"its last success was {text.duration(self.now - last)} ago"
             if last is not None
