@@ -204,6 +204,9 @@ SLOW_MODEL = {
 }
 TOKENS = {f"gen_ai_client_token_usage_sum{{{HERE},{MODEL}}}": grow((200_000, 90))}
 
+OURS = 'job="stack",instance="c:8888"'
+STACK = {"job": "stack", "instance": "c:8888"}
+SENDING = f'{OURS},exporter="otlp_grpc/jaeger",data_type="traces"'
 STOCK = 'pellucid_mcp_server_name="tools",mcp_method_name="tools/call",gen_ai_tool_name="stock"'
 SERVER = {f'pellucid_mcp_server_objective_seconds{{{HERE},pellucid_mcp_server_name="tools"}}': level((0.2, 91))}
 SAID = [
@@ -312,6 +315,49 @@ SAID = [
      {f'pellucid_telemetry_overflows_total{{{HERE},pellucid_metric_name="gen_ai.execute_tool.duration"}}':
       level((1, 90))}, {"job": "shop", "pellucid_metric_name": "gen_ai.execute_tool.duration"},
      "shop has more series of gen_ai.execute_tool.duration than its limit, in 1 of its processes."),
+    ("Watchdog", "none", gauge("cost_total", 1), {},
+     "Prometheus evaluates rules, and Alertmanager delivers: this alert always fires."),
+    ("CollectorQueueFull", "ticket",
+     {f"otelcol_exporter_queue_{name}{{{SENDING}}}": level((value, 91))
+      for name, value in (("size", 90), ("capacity", 100))},
+     {**STACK, "exporter": "otlp_grpc/jaeger", "data_type": "traces"},
+     "Collector c:8888 of stack: 90% of the queue of otlp_grpc/jaeger is used; the limit is 80%."),
+    ("CollectorRefusing", "ticket",
+     {f'otelcol_receiver_refused_{items}_total{{{OURS},receiver="otlp"}}': grow((each, 90))
+      for items, each in (("spans", 1), ("metric_points", 2), ("log_records", 3))}, {**STACK, "receiver": "otlp"},
+     "Collector c:8888 of stack refused 60 items from otlp in 10m; the limit is 1."),
+    ("CollectorFailing", "ticket",
+     {f"otelcol_exporter_{what}_failed_{items}_total{{{SENDING}}}": grow((1, 90))
+      for what in ("send", "enqueue") for items in ("spans", "metric_points", "log_records")},
+     {**STACK, "exporter": "otlp_grpc/jaeger"},
+     "Collector c:8888 of stack lost 60 items for otlp_grpc/jaeger in 10m; the limit is 1."),
+    ("PrometheusNotificationsFailing", "page",
+     {f'prometheus_notifications_{name}_total{{{OURS},alertmanager="http://a:9093/api/v2/alerts"}}': grow((2, 90))
+      for name in ("errors", "dropped")}, {**STACK, "alertmanager": "http://a:9093/api/v2/alerts"},
+     ("Prometheus c:8888 of stack failed to send 6 alerts to http://a:9093/api/v2/alerts in 3m; the limit is 1.")),
+    ("PrometheusRulesFailing", "page",
+     {f'prometheus_{name}_total{{{OURS},rule_group="r.yml;shop"}}': grow((1, 90))
+      for name in ("rule_evaluation_failures", "rule_group_iterations_missed")}, {**STACK, "rule_group": "r.yml;shop"},
+     "Prometheus c:8888 of stack: 20 evaluations of r.yml;shop failed or were missed in 10m; the limit is 3."),
+    ("ConfigReloadFailing", "ticket", {f"alertmanager_config_last_reload_successful{{{OURS}}}": level((0, 91))}, STACK,
+     "c:8888 of stack did not take its configuration: the last reload has the state 0 instead of 1."),
+    ("AlertmanagerFailing", "page",
+     {f'alertmanager_notifications_failed_total{{{OURS},integration="slack",reason="serverError"}}': grow((1, 90))},
+     {**STACK, "integration": "slack"},
+     "Alertmanager c:8888 of stack failed to send 10 messages by slack in 10m; the limit is 1."),
+    ("PrometheusDiskFilling", "ticket",
+     {f"prometheus_tsdb_{name}_bytes{{{OURS}}}": level((value, 91)) for name, value in (
+         ("storage_blocks", 8e9), ("wal_storage_size", 1e9), ("head_chunks_storage_size", 5e8),
+         ("retention_limit", 1e10))},
+     STACK, "Prometheus c:8888 of stack uses 95% of the size that its data may have; the limit is 90%."),
+    ("PrometheusDiskFailing", "page",
+     {f"prometheus_tsdb_{name}_failed_total{{{OURS}}}": grow((1, 90))
+      for name in ("compactions", "wal_writes", "checkpoint_creations", "head_truncations")}, STACK,
+     "Prometheus c:8888 of stack failed 40 times to write its data in 10m; the limit is 1."),
+    ("TracesDiskFilling", "ticket",
+     {f"jaeger_storage_badger_{name}_log_bytes_available{{{OURS}}}": level((value, 91))
+      for name, value in (("key", 2**30), ("value", 3e9))}, STACK,
+     "Jaeger c:8888 of stack has 1GiB left on the disk with its traces; the limit is 2 GB."),
     ("TargetMissing", "ticket", {'up{job="pellucid",instance="c:1"}': level((0, 91))},
      {"job": "pellucid", "instance": "c:1"},
      "c:1 of pellucid does not answer Prometheus: up is 0 instead of 1, for 5 min."),

@@ -299,11 +299,41 @@ def test_target_missing_fires_and_resolves(trial: Make) -> None:
 
 def test_service_missing_fires_and_resolves(trial: Make) -> None:
     """No process is left, and no target either; an hour later it is taken for stopped on purpose."""
-    found = trial({UP: [*level((1, 11)), *late(139, [])], SEEN: [*grow((1, 10)), *late(139, [])]})
+    found = trial({UP: [*level((1, 11)), *late(139, [])], SEEN: [*grow((1, 10)), STALE]})
     found.firing(10, "TargetMissing")
     found.firing(22, "TargetMissing", SERVICE)
     found.firing(60, "TargetMissing", SERVICE)
     found.firing(75, "TargetMissing")
+    found.run()
+
+
+OF_SERVICES = {
+    "another framework": 'pellucid_hub_listing_duration_seconds_count{%s,pellucid_provider_id="rube"}',
+    "another framework, its calls": 'mcp_client_operation_duration_seconds_count{%s,mcp_method_name="tools/call"}',
+    "another framework, its models": 'gen_ai_client_operation_duration_seconds_count{%s,gen_ai_request_model="m"}',
+    "a tool server": 'mcp_server_operation_duration_seconds_count{%s,mcp_method_name="tools/list"}',
+    "native": 'pellucid_hub_listing_duration_seconds{%s,pellucid_provider_id="rube"}',
+}
+
+
+@pytest.mark.parametrize("measured", OF_SERVICES.values(), ids=OF_SERVICES)
+def test_services_without_agents_of_ours_go_missing(trial: Make, measured: str) -> None:
+    """What is instrumented measures other things; it is scraped, or sends and has no target."""
+    scraped, pushed = measured % HERE, measured % 'job="desk",instance="d1"'
+    found = trial(
+        {UP: [*level((1, 11)), *late(139, [])], **{each: [*grow((1, 10)), STALE] for each in (scraped, pushed)}}
+    )
+    found.firing(10, "TargetMissing")
+    found.firing(22, "TargetMissing", SERVICE, {**SERVICE, "job": "desk"})
+    found.firing(75, "TargetMissing")
+    found.run()
+
+
+def test_a_service_that_sends_on_is_there(trial: Make) -> None:
+    """It has no target, and nothing to do: it sends the same again and again."""
+    found = trial({SEEN.replace(HERE, 'job="desk",instance="d1"'): level((3, 60))})
+    for minute in (10, 30, 59):
+        found.firing(minute, "TargetMissing")
     found.run()
 
 
@@ -340,9 +370,9 @@ def test_a_target_that_is_still_to_be_scraped_stays_missing(trial: Make) -> None
     found.run()
 
 
-@pytest.mark.parametrize(("job", "fires"), [("pellucid", True), ("database", False)])
+@pytest.mark.parametrize(("job", "fires"), [("pellucid", True), ("stack", True), ("database", False)])
 def test_other_targets_are_not_ours(trial: Make, job: str, fires: bool) -> None:
-    """A target that never measured anything is expected to be up if its job is Pellucid's."""
+    """A target that never measured anything is expected to be up if its job is one of `prometheus.yml`."""
     found = trial({f'up{{job="{job}",instance="c:1"}}': level((0, 20))})
     expected = {"job": job, "instance": "c:1", "severity": "ticket", "missing": "target"}
     found.firing(15, "TargetMissing", *([expected] if fires else []))

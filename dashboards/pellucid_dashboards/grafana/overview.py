@@ -60,9 +60,14 @@ _NAMES: Final = (
     "TelemetryDropping",
     "MetricLabelsOverflow",
     "TargetMissing",
+    "Collector(QueueFull|Refusing|Failing)",
+    "Prometheus(NotificationsFailing|RulesFailing|DiskFilling|DiskFailing)",
+    "ConfigReloadFailing",
+    "AlertmanagerFailing",
+    "TracesDiskFilling",
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
-"""Alerts of the shipped rules."""
+"""Alerts of the shipped rules, but for `Watchdog`, which always fires."""
 
 
 def dashboard() -> dict[str, Any]:

@@ -25,7 +25,10 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_sampling(), _overflows()]),
         ],
         chosen_by=[],
-        alerts=('alertname=~"Telemetry.*|Metric.*|TargetMissing"', SERVICE),
+        alerts=(
+            'alertname=~"Telemetry.*|Metric.*|TargetMissing|Collector.*|Prometheus.*|Config.*|Alertmanager.*|Traces.*"',
+            SERVICE,
+        ),
     )
 
 

@@ -8,7 +8,8 @@ from pellucid_dashboards.rules.durable import durable_alerts, durable_records
 from pellucid_dashboards.rules.hub_groups import hub_groups
 from pellucid_dashboards.rules.model import Group
 from pellucid_dashboards.rules.servers import server_alerts, server_records
-from pellucid_dashboards.rules.upkeep import upkeep_alerts
+from pellucid_dashboards.rules.stack import stack_alerts
+from pellucid_dashboards.rules.upkeep import upkeep_alerts, upkeep_records
 from pellucid_dashboards.rules.work import work_alerts, work_records
 from pellucid_exporters.alerting.definition import Context
 
@@ -23,5 +24,6 @@ def all_groups(context: Context) -> Sequence[Group]:
         Group(name="pellucid-work", rules=[*work_records(context), *work_alerts(context)]),
         Group(name="pellucid-durable-runs", rules=[*durable_records(context), *durable_alerts(context)]),
         Group(name="pellucid-tool-servers", rules=[*server_records(context), *server_alerts(context)]),
-        Group(name="pellucid-upkeep", rules=[*upkeep_alerts(context)]),
+        Group(name="pellucid-upkeep", rules=[*upkeep_records(), *upkeep_alerts(context)]),
+        Group(name="pellucid-stack", rules=[*stack_alerts(context)]),
     )

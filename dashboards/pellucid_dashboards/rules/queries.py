@@ -29,13 +29,9 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     process that began within the window has grown by its latest sample, also if that is its only one. A restart is a
     reset, which `increase` knows.
     """
-    unsure = f"unless on ({JOB}, {INSTANCE}) ({UP} unless {UP} offset {window} == 1)"
     if metric.kind == "counter":
-        counted = select(metric, *matchers)
-        return (
-            f"(last_over_time({counted}[{window}]) unless {counted} offset {window} {unsure})\n"
-            f"  or increase({counted}[{window}])"
-        )
+        return grown(select(metric, *matchers), window)
+    unsure = _unsure(window)
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
     latest = f"last_over_time({classic}[{window}]) or histogram_count(last_over_time({native}[{window}]))"
     # Prometheus may switch from one kind to the other.
@@ -46,6 +42,19 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
         f"histogram_count(increase({native}[{window}]))",
     )
     return NEXT.join(branches)
+
+
+def grown(counted: str, window: str) -> str:
+    """Return the increase of the counters that a selector finds, as `increase` does."""
+    return (
+        f"(last_over_time({counted}[{window}]) unless {counted} offset {window} {_unsure(window)})\n"
+        f"  or increase({counted}[{window}])"
+    )
+
+
+def _unsure(window: str) -> str:
+    """Return what excludes series of targets that were not scraped a window ago."""
+    return f"unless on ({JOB}, {INSTANCE}) ({UP} unless {UP} offset {window} == 1)"
 
 
 def total(metric: Metric, *matchers: str, window: str, labels: str) -> str:

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
+from pellucid.semconv.servers import SERVER_OPERATION_DURATION
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import ALERTS, INSTANCE, JOB, UP, by, number
 from pellucid_dashboards.rules import words
-from pellucid_dashboards.rules.model import Alert
+from pellucid_dashboards.rules.model import Alert, Record
 from pellucid_dashboards.rules.queries import increase, quantile, select
 from pellucid_exporters.alerting.definition import Context, seconds
 
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
 _PART: Final = by(semconv.TELEMETRY_PART)
 _OVERVIEW: Final = words.dashboard("pellucid-overview")
 _HEALTH: Final = words.dashboard("pellucid-telemetry-health")
+
+
+_OF_SERVICES: Final = (
+    semconv.COMPOSE_DURATION,
+    semconv.OPERATION_DURATION,
+    semconv.HUB_LISTING_DURATION,
+    semconv.MCP_OPERATION_DURATION,
+    SERVER_OPERATION_DURATION,
+)
+"""What agents measure in each run, those of other frameworks with each model call or hub, and what tool servers do."""
+
+SERVICES: Final = "pellucid:service_series"
+
+
+def upkeep_records() -> Iterator[Record]:
+    """Yield what is there now of each service: one series of it is read for an hour, instead of all."""
+    measured = " or ".join(select(metric, suffix=suffix) for metric in _OF_SERVICES for suffix in ("_count", ""))
+    yield Record(name=SERVICES, expression=f"count by ({JOB}) ({measured})")
 
 
 def upkeep_alerts(context: Context) -> Iterator[Alert]:
@@ -90,10 +109,8 @@ def _busy(context: Context) -> Alert:
 
 
 def _seen(context: Context) -> str:
-    """Return the series that services measure in every run, within the time in which they are expected."""
-    within = context.window(context.thresholds.target_seen_within)
-    classic = f"last_over_time({select(semconv.COMPOSE_DURATION, suffix='_count')}[{within}])"
-    return f"{classic} or last_over_time({select(semconv.COMPOSE_DURATION)}[{within}])"
+    """Return the number of series of each service when it was last seen, within the time in which it is expected."""
+    return f"last_over_time({SERVICES}[{context.window(context.thresholds.target_seen_within)}])"
 
 
 def _target_down(context: Context) -> Alert:
@@ -116,13 +133,12 @@ def _target_down(context: Context) -> Alert:
 
 def _service_gone(context: Context) -> Alert:
     thresholds = context.thresholds
-    present = f"{select(semconv.COMPOSE_DURATION, suffix='_count')} or {select(semconv.COMPOSE_DURATION)}"
     # A process without work has no series yet. One that restarts repeatedly responds only for a short time.
     answers = f"{UP} == 1 and {UP} offset {context.window(thresholds.target_missing_after / 2)} == 1"
     return Alert(
         name="TargetMissing",
         expression=f"""
-count by ({JOB}) ({_seen(context)}) unless on ({JOB}) ({present} or {answers})
+{_seen(context)} unless on ({JOB}) ({SERVICES} or {answers})
 """,
         severity="page",
         after=thresholds.target_missing_after,

@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias
 
 from pellucid_exporters.alerting.thresholds import Thresholds
 
-Severity: TypeAlias = Literal["page", "ticket"]
-"""Severity: `page` is urgent; a `ticket` can wait for the next working day."""
+Severity: TypeAlias = Literal["page", "ticket", "none"]
+"""Severity: `page` is urgent; a `ticket` can wait for the next working day; `none` is for no person."""
 
 MINUTE: Final = 60.0
 FIVE_MINUTES: Final = 5 * MINUTE

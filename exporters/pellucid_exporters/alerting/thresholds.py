@@ -145,6 +145,31 @@ class ServerThresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StackThresholds:
+    """Limits of the alerts on Collector, Prometheus, Alertmanager and Jaeger.
+
+    Attributes:
+        collector_queue: Share of an exporter's queue that is used.
+        collector_lost: Spans, metric points and log records in 10 min that a Collector refused, or failed to send.
+        notifications_lost: Alerts in 3 min that Prometheus failed to send to an Alertmanager.
+        rules_failing: Evaluations of rules of one group in 10 min that failed, or were left out.
+        messages_failed: Messages in 10 min that Alertmanager failed to send.
+        prometheus_disk: Share of the size to which Prometheus limits its data.
+        prometheus_writes_failed: Failed writes and compactions of Prometheus' data in 10 min.
+        traces_free: Bytes that are free on the disk with Jaeger's data.
+    """
+
+    collector_queue: float = 0.8
+    collector_lost: float = 1.0
+    notifications_lost: float = 1.0
+    rules_failing: float = 3.0
+    messages_failed: float = 1.0
+    prometheus_disk: float = 0.9
+    prometheus_writes_failed: float = 1.0
+    traces_free: float = 2_000_000_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpkeepThresholds:
     """Limits of the alerts on observability itself, and where alerts link to.
 
@@ -153,7 +178,8 @@ class UpkeepThresholds:
         telemetry_lost: Items of telemetry, dropped or failed, in 10 min.
         target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
         target_seen_within: Seconds for which a service that has measured something is expected to be there.
-        jobs: Regular expression of the jobs whose targets must be up, in addition to those seen to run Pellucid.
+        jobs: Regular expression of the jobs whose targets must be up, in addition to those seen to run agents. `.+` is
+            all jobs.
         runbook_base: Address of the runbooks for those on call. If it ends with a slash, each has a page of its own
             below it, as the relay of alerts serves them; otherwise it is one page with a section for each.
         dashboard_base: Address of Grafana.
@@ -163,13 +189,13 @@ class UpkeepThresholds:
     telemetry_lost: float = 1.0
     target_missing_after: float = 300.0
     target_seen_within: float = 3600.0
-    jobs: str = "pellucid"
+    jobs: str = "pellucid|stack"
     runbook_base: str = "http://localhost:9095/runbooks/"
     dashboard_base: str = "http://localhost:3000"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds(UpkeepThresholds, ServerThresholds, DurableThresholds, WorkThresholds, HubThresholds):
+class Thresholds(UpkeepThresholds, StackThresholds, ServerThresholds, DurableThresholds, WorkThresholds, HubThresholds):
     """All limits that alerts compare with; each group describes its own.
 
     A number of failures or calls that an alert needs keeps a single failed call in a quiet night from paging.
@@ -231,6 +257,8 @@ SHARES: Final = (
     "external_deadline_used",
     "server_slow",
     "server_failing",
+    "collector_queue",
+    "prometheus_disk",
 )
 _NAMES: Final = [field.name for field in fields(Thresholds)]
 
