@@ -430,7 +430,7 @@ def _configuration(folder: Path, hook: Webhook) -> Path:
     """Return our Alertmanager configuration in a folder, with the URL of the test's webhook and without waiting."""
     config = yaml.safe_load((CONFIG / "alertmanager.yml").read_text())
     for receiver in config["receivers"]:
-        receiver["webhook_configs"][0]["url"] = hook.url
+        receiver["webhook_configs"] = [{"url": hook.url}]
     for route in (config["route"], *config["route"]["routes"]):
         route |= {"group_wait": "1s", "group_interval": "1s", "repeat_interval": "2s"}
     (folder / "pellucid.tmpl").write_text((CONFIG / "pellucid.tmpl").read_text())

@@ -256,6 +256,44 @@ def test_approvals_of_durable_runs_are_those_of_the_store(trial: Make) -> None:
     found.run()
 
 
+STORED = f'pellucid_durable_pending{{{HERE},gen_ai_tool_name="pay",pellucid_durable_kind="approval"}}'
+OPEN = f'pellucid_durable_runs{{{HERE},pellucid_durable_status="waiting"}}'
+
+
+def test_approvals_wait_on_without_the_process_that_asked(trial: Make) -> None:
+    """Another worker reads them in the store, which has asked for none and has counted none; they wait since before."""
+    other = [name.replace("a:9464", "b:9464") for name in (STORED, OPEN)]
+    asked = {name: [*level((1, 10)), STALE] for name in (STORED, OPEN, PENDING)}
+    found = trial({**asked, **dict.fromkeys(other, late(11, level((1, 40))))})
+    found.value(30, "pellucid:approvals_pending", ({"job": "shop", "gen_ai_tool_name": "pay"}, 1))
+    found.firing(14, "ApprovalsWaiting")
+    for minute in (16, 30, 50):
+        found.firing(minute, "ApprovalsWaiting", APPROVAL)
+    found.run()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "outcome", "decided"),
+    [
+        ("approval", "completed", "settled", True),
+        ("approval", "expired", "settled", False),
+        ("approval", "completed", "late", False),
+        ("external", "completed", "settled", False),
+    ],
+)
+def test_decisions_that_no_run_has_read_yet(trial: Make, kind: str, status: str, outcome: str, decided: bool) -> None:
+    """A run that waits for several approvals goes on with the last one; somebody decides all the same."""
+    settled = (
+        f'pellucid_durable_settlements_total{{{HERE},gen_ai_tool_name="pay",pellucid_durable_kind="{kind}",'
+        f'pellucid_async_tool_status="{status}",pellucid_durable_settlement="{outcome}"}}'
+    )
+    found = trial({STORED: level((3, 20), (2, 40)), OPEN: level((1, 60)), settled: late(20, level((1, 40)))})
+    found.firing(19, "ApprovalsWaiting", APPROVAL)
+    found.firing(30, "ApprovalsWaiting", *([] if decided else [APPROVAL]))
+    found.firing(36, "ApprovalsWaiting", APPROVAL)
+    found.run()
+
+
 @pytest.mark.parametrize("metric", ["dropped", "errors"])
 def test_telemetry_dropping(trial: Make, metric: str) -> None:
     """The first item that is ever lost is told of, and it resolves 10 min later; old losses are not."""

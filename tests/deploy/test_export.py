@@ -68,6 +68,16 @@ def test_the_rules_are_those_of_the_file(everything: Objects) -> None:
     assert spec == yaml.safe_load(RULES_FILE.read_text())
 
 
+def test_alerts_have_the_labels_that_are_given(tmp_path: Path) -> None:
+    """`--label` adds them to alerts, as for the file, with and without operators."""
+    found = export(tmp_path / "out", "--part=telemetry", "--label=team=payments")
+    groups = found["PrometheusRule", "pellucid-rules"]["spec"]["groups"]
+    plain = export(tmp_path / "plain", "--part=telemetry", "--label=team=payments", "--no-operators")
+    assert yaml.safe_load(plain["ConfigMap", "pellucid-rules"]["data"]["pellucid_rules.yml"])["groups"] == groups
+    labels = [rule["labels"]["team"] for group in groups for rule in group["rules"] if "alert" in rule]
+    assert set(labels) == {"payments"}
+
+
 def test_rules_have_the_thresholds_that_are_set(tmp_path: Path) -> None:
     """`--set` changes a threshold, as for the file."""
     found = export(tmp_path / "out", "--part=telemetry", "--set", "runbook_base=https://wiki.example.org/r.md")
@@ -232,6 +242,7 @@ def test_names_begin_with_the_name_that_is_given(tmp_path: Path) -> None:
         "--agent support",
         "--part kitchen",
         "--set banana=1",
+        "--label severity=page",
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -12,6 +12,7 @@ from pellucid.errors import ConfigError
 from pellucid_dashboards.dashboard_files import add_data_sources, data_sources, print_files
 from pellucid_dashboards.kubernetes.folder import write_folder
 from pellucid_dashboards.kubernetes.setup import DASHBOARDS, PARTS, Setup
+from pellucid_dashboards.rules.fixed_labels import add_label_option, fixed_labels
 from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.urls import is_url
 
@@ -57,6 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="change a threshold of the rules",
     )
+    add_label_option(export)
     export.add_argument(
         "--dashboards", choices=DASHBOARDS, default=_DEFAULTS.dashboards, help="for what finds them (%(default)s)"
     )
@@ -110,6 +112,7 @@ def run(options: Namespace) -> int:
         metrics_endpoint=options.metrics_endpoint,
         secret=options.secret or options.name,
         thresholds=Thresholds().set(options.set),
+        alert_labels=fixed_labels(options.label),
         uids=data_sources(options),
         dashboards=options.dashboards,
     )

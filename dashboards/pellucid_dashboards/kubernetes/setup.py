@@ -38,6 +38,7 @@ class Setup:
         metrics_endpoint: Takes metrics by OTLP over HTTP.
         secret: An existing one, with the keys `store` and `api-token`, and maybe `queue` and `call-keys`.
         thresholds: Thresholds of the alerts.
+        alert_labels: Labels of all alerts in addition to their own.
         uids: Uids of Grafana's data sources.
         dashboards: How Grafana gets the dashboards: one of `DASHBOARDS`.
     """
@@ -55,6 +56,7 @@ class Setup:
     metrics_endpoint: str = "http://prometheus-operated:9090/api/v1/otlp"
     secret: str = "pellucid"  # noqa: S105  (a name)
     thresholds: Thresholds = field(default_factory=Thresholds)
+    alert_labels: Mapping[str, str] = field(default_factory=dict)
     uids: Mapping[str, str] = field(default_factory=lambda: dict(SHIPPED_UIDS))
     dashboards: str = DASHBOARDS[0]
 

@@ -20,7 +20,7 @@ FOLDER_TITLE: Final = "Pellucid"
 
 def rules(setup: Setup) -> dict[str, Any]:
     """Return the rules: a PrometheusRule, or without the operator a ConfigMap with the file."""
-    text = render(setup.thresholds)
+    text = render(setup.thresholds, labels=setup.alert_labels)
     if not setup.operators:
         metadata = setup.metadata("rules")
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"pellucid_rules.yml": text}}

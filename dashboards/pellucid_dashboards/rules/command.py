@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
+from pellucid_dashboards.rules.fixed_labels import add_label_option, fixed_labels
 from pellucid_dashboards.rules.render import RULES_FILE, render
 from pellucid_exporters.alerting.thresholds import Thresholds
 
@@ -35,6 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="change a threshold, such as hanging_after=30; may be given several times (`pellucid rules thresholds`)",
     )
+    add_label_option(export)
     export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: standard output)")
     export.add_argument(
         "--for-scale",
@@ -65,8 +67,10 @@ def run(options: Namespace) -> int:
 def _export(options: Namespace) -> int:
     thresholds = Thresholds().set(options.set)
     how = "".join(f" --set {shlex.quote(' '.join(each.split()))}" for each in options.set)
+    labels = fixed_labels(options.label)
+    how += "".join(f" --label {shlex.quote(' '.join(each.split()))}" for each in options.label)
     how += f" --for-scale {options.for_scale:g}" if options.for_scale != 1 else ""
-    rules = render(thresholds, scale=options.for_scale, how=how)
+    rules = render(thresholds, scale=options.for_scale, labels=labels, how=how)
     if options.out is None:
         print(rules, end="")  # noqa: T201  (the output of the command)
         return 0
@@ -104,6 +108,7 @@ COMMAND: Final = Command(
     examples=(
         "pellucid rules export --out rules.yml",
         "pellucid rules export --set hanging_after=30 --set slow_budget=0.05 > rules.yml",
+        "pellucid rules export --label team=payments --out rules.yml",
         "pellucid rules check rules.yml",
         "pellucid rules thresholds",
     ),

@@ -24,16 +24,19 @@ _HEADER: Final = """\
 """
 
 
-def render(thresholds: Thresholds | None = None, *, scale: float = 1.0, how: str = "") -> str:
+def render(
+    thresholds: Thresholds | None = None, *, scale: float = 1.0, labels: Mapping[str, str] | None = None, how: str = ""
+) -> str:
     """Render the file of rules in YAML.
 
     Args:
         thresholds: Thresholds of the alerts; by default `Thresholds()`.
         scale: Factor of all windows and of `for`, for drills and tests.
+        labels: Labels of all alerts in addition to their own, as `fixed_labels` returns them.
         how: Arguments that produced the file, quoted in its header.
     """
     context = Context(thresholds=thresholds or Thresholds(), scale=scale)
-    lines = [line for group in all_groups(context) for line in _group(group, context)]
+    lines = [line for group in all_groups(context) for line in _group(group, context, labels or {})]
     return _HEADER.format(how=how) + "\n".join(["groups:", *lines]) + "\n"
 
 
@@ -43,13 +46,13 @@ def write_rules() -> None:
     RULES_FILE.write_text(render(), encoding="utf-8")
 
 
-def _group(group: Group, context: Context) -> Iterator[str]:
+def _group(group: Group, context: Context, labels: Mapping[str, str]) -> Iterator[str]:
     yield f"  - name: {group.name}"
     if group.interval is not None:
         yield f"    interval: {group.interval}"
     yield "    rules:"
     for rule in group.rules:
-        yield from _record(rule) if isinstance(rule, Record) else _alert(rule, context)
+        yield from _record(rule) if isinstance(rule, Record) else _alert(rule, context, labels)
 
 
 def _record(record: Record) -> Iterator[str]:
@@ -57,7 +60,7 @@ def _record(record: Record) -> Iterator[str]:
     yield from _expression(record.expression)
 
 
-def _alert(alert: Alert, context: Context) -> Iterator[str]:
+def _alert(alert: Alert, context: Context, labels: Mapping[str, str]) -> Iterator[str]:
     thresholds = context.thresholds
     annotations = {
         "summary": alert.summary,
@@ -72,7 +75,7 @@ def _alert(alert: Alert, context: Context) -> Iterator[str]:
         yield f"        for: {context.window(alert.after)}"
     if alert.keep:
         yield f"        keep_firing_for: {context.window(alert.keep)}"
-    yield from _mapping("labels", {"severity": alert.severity, **alert.labels})
+    yield from _mapping("labels", {"severity": alert.severity, **alert.labels, **labels})
     yield from _mapping("annotations", annotations)
 
 

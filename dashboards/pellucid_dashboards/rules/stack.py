@@ -93,7 +93,7 @@ def _failing(context: Context) -> Alert:
         severity="ticket",
         summary=f"Collector {_WHO} lost {words.NUMBER} items for {words.value_of('exporter')} in {ten}; the limit is "
         f"{limit:g}.",
-        description="Retries were exhausted, they were rejected, or the queue was full. Applications took them for sent.",
+        description="Retries were exhausted, they were rejected, or the queue was full. Applications do not know.",
         dashboard=_HEALTH,
     )
 

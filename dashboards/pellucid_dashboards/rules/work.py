@@ -53,10 +53,19 @@ def work_records(context: Context) -> Iterator[Record]:
     without_tools = total(semconv.RUN_FAILURES, in_discovery, window=ten, labels=_AGENT)
     yield Record(name=RUNS_WITHOUT_TOOLS, expression=without_tools)
     patience = context.window(context.thresholds.approvals_wait)
-    yield Record(name=APPROVALS, expression=total(semconv.APPROVAL_WAIT, window=patience, labels=_TOOL))
+    yield Record(name=APPROVALS, expression=_decided(patience))
     yield Record(name=APPROVALS_PENDING, expression=approvals_pending(_TOOL))
     yield Record(name=TOKENS, expression=added(semconv.TOKEN_USAGE, window=hour, labels=_MODEL))
     yield Record(name=COST, expression=total(semconv.COST, window=hour, labels=_MODEL))
+
+
+def _decided(window: str) -> str:
+    """Return the decisions that runs have read, or else those that the store got, for which a run may not go on yet."""
+    read = total(semconv.APPROVAL_WAIT, window=window, labels=_TOOL)
+    decision = (where(semconv.DURABLE_KIND, "=", "approval"), where(semconv.DURABLE_SETTLEMENT, "=", "settled"))
+    decided = where(semconv.ASYNC_STATUS, "=", "completed")
+    stored = total(semconv.DURABLE_SETTLEMENTS, *decision, decided, window=window, labels=_TOOL)
+    return f"{read} > 0\nor {stored}"
 
 
 def work_alerts(context: Context) -> Iterator[Alert]:
