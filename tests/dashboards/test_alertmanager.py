@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,43 @@ def test_routes_go_by_severity(severity: str, receiver: str) -> None:
     """A page is routed to who is paged, everything else to the tickets: no alert goes nowhere."""
     command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", f"severity={severity}"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == receiver
+
+
+def test_the_watchdog_has_a_route_of_its_own() -> None:
+    """Whatever labels all alerts have; nobody is told of it unless a URL is put there."""
+    labels = ("alertname=Watchdog", "severity=none", "team=payments")
+    command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", *labels]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "watchdog"
+    config = yaml.safe_load(CONFIG.read_text())
+    [receiver] = (each for each in config["receivers"] if each["name"] == "watchdog")
+    assert set(receiver) == {"name"}
+
+
+def test_the_example_for_a_watchdog_is_valid(tmp_path: Path) -> None:
+    """What is commented in the file, without the comment."""
+    text = CONFIG.read_text()
+    example = re.sub(r"^    # ", "    ", text, flags=re.MULTILINE)
+    [receiver] = (each for each in yaml.safe_load(example)["receivers"] if each["name"] == "watchdog")
+    assert receiver["webhook_configs"] == [{"url": "https://deadman.example/ping", "send_resolved": False}]
+    file = tmp_path / "alertmanager.yml"
+    file.write_text(example)
+    (tmp_path / "pellucid.tmpl").write_text((FOLDER / "pellucid.tmpl").read_text())
+    command = [program("amtool"), "check-config", str(file)]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
+@pytest.mark.integration
+def test_the_watchdog_is_neither_held_back_nor_holds_back(tmp_path: Path) -> None:
+    """A service that has gone entirely holds back all else about it, even if the watchdog had its labels."""
+    gone = {"alertname": "TargetMissing", "missing": "service", "severity": "page", "job": "shop"}
+    watchdog = {"alertname": "Watchdog", "severity": "none", "job": "shop"}
+    failing = {"alertname": "RunFailing", "severity": "page", "job": "desk"}
+    with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": labels} for labels in (gone, failing, watchdog)])
+        for name in ("TargetMissing", "RunFailing", "Watchdog"):
+            told = hook.until(partial(_tells_of, name))
+            assert told["receiver"] == ("watchdog" if name == "Watchdog" else "page")
+            assert len(told["alerts"]) == 1
 
 
 @pytest.mark.parametrize("severity", ["page", "ticket"])
@@ -227,6 +266,10 @@ def test_a_hub_is_one_notification_for_all_services(tmp_path: Path) -> None:
         post(f"{url}/api/v2/alerts", alerts)
         second = hook.until(lambda told: _jobs(told) == ["desk", "shop"])
         assert first["groupKey"] == second["groupKey"]
+
+
+def _tells_of(name: str, notification: Mapping[str, Any]) -> bool:
+    return name in json.dumps(notification["alerts"])
 
 
 def _jobs(notification: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,7 @@ NOBODY = "http://127.0.0.1:9"
 ITEMS = ("spans", "metric_points", "log_records")
 
 
-def fired(trial: Make, name: str, series: dict[str, Sequence[float | None]], firing: Any, *quiet: int) -> None:
+def fired(trial: Make, name: str, series: Mapping[str, Sequence[float | None]], firing: Any, *quiet: int) -> None:
     """Expect an alert at one minute, (minute, labels), and at no other."""
     minute, labels = firing
     found = trial({**UP, **series})
@@ -170,7 +170,7 @@ def names_read() -> set[str]:
     for rule in group.rules:
         found |= names_in(rule.expression).metrics
         for pattern in re.findall(r'__name__=~"([^"?]+)"', rule.expression):
-            before, choices, after = re.fullmatch(r"(.*)\((.*)\)(.*)", pattern).groups()
+            before, choices, after = re.split(r"[()]", pattern)
             found |= {f"{before}{choice}{after}" for choice in choices.split("|")}
     return found
 
