@@ -182,7 +182,7 @@ def _disk_failing(context: Context) -> Alert:
         expression=_summed(_UNWRITTEN, _SERVER, ten, limit),
         severity="page",
         summary=f"Prometheus {_WHO} failed {words.NUMBER} times to write its data in {ten}; the limit is {limit:g}.",
-        description="Its disk is full or broken. It will lose samples, and stops to evaluate alerts.",
+        description="Its disk is full or broken. It will lose samples, and stop evaluating alerts.",
         dashboard=_HEALTH,
     )
 
