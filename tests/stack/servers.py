@@ -27,6 +27,8 @@ COLLECTOR: Final = "0.150.0"
 PROVIDERS: Final = "1.56.0"
 """The version of the collector's stable modules that belongs to `COLLECTOR`."""
 
+CONTRIB: Final = "github.com/open-telemetry/opentelemetry-collector-contrib"
+
 MANIFEST: Final = f"""
 dist: {{name: otelcol-contrib, output_path: ., version: {COLLECTOR}}}
 receivers:
@@ -34,17 +36,23 @@ receivers:
 processors:
   - gomod: go.opentelemetry.io/collector/processor/batchprocessor v{COLLECTOR}
   - gomod: go.opentelemetry.io/collector/processor/memorylimiterprocessor v{COLLECTOR}
+  - gomod: {CONTRIB}/processor/redactionprocessor v{COLLECTOR}
+  - gomod: {CONTRIB}/processor/tailsamplingprocessor v{COLLECTOR}
+  - gomod: {CONTRIB}/processor/transformprocessor v{COLLECTOR}
 exporters:
   - gomod: go.opentelemetry.io/collector/exporter/debugexporter v{COLLECTOR}
   - gomod: go.opentelemetry.io/collector/exporter/otlpexporter v{COLLECTOR}
   - gomod: go.opentelemetry.io/collector/exporter/otlphttpexporter v{COLLECTOR}
+  - gomod: {CONTRIB}/exporter/loadbalancingexporter v{COLLECTOR}
 extensions:
-  - gomod: github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension v{COLLECTOR}
+  - gomod: {CONTRIB}/extension/healthcheckextension v{COLLECTOR}
+  # Go's proxy did not serve this module's 0.150.0 when this was written.
+  - gomod: {CONTRIB}/extension/storage/filestorage v0.149.0
 providers:
   - gomod: go.opentelemetry.io/collector/confmap/provider/envprovider v{PROVIDERS}
   - gomod: go.opentelemetry.io/collector/confmap/provider/fileprovider v{PROVIDERS}
 """
-"""The components that the configuration names; the image that docker-compose.yml names has these and 200 others."""
+"""The components that our configurations and examples name; the image that docker-compose.yml names has these and 200 others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class Server:
         packages: What is built, by the name of the program.
         placeholders: Files that a release embeds and a module has not, such as pages made by Node.js.
         tags: Go's build tags.
+        manifest: What the collector's builder makes it of; kept beside the program, which is built anew if it differs.
     """
 
     service: str
@@ -67,6 +76,7 @@ class Server:
     packages: Mapping[str, str]
     placeholders: Mapping[str, str] = field(default_factory=dict)
     tags: str = ""
+    manifest: str = ""
 
     @property
     def folder(self) -> Path:
@@ -79,8 +89,10 @@ class Server:
 
     @property
     def is_built(self) -> bool:
-        """Whether all of its programs are there."""
-        return all(self.program(name).exists() for name in self.packages)
+        """Whether all of its programs are there, made of this manifest."""
+        kept = self.folder / "manifest.yaml"
+        is_same = not self.manifest or (kept.exists() and kept.read_text() == self.manifest)
+        return is_same and all(self.program(name).exists() for name in self.packages)
 
 
 SERVERS: Final = (
@@ -90,6 +102,7 @@ SERVERS: Final = (
         "go.opentelemetry.io/collector/cmd/builder",
         f"v{COLLECTOR}",
         {"otelcol-contrib": "."},
+        manifest=MANIFEST,
     ),
     Server(
         "jaeger",
@@ -135,7 +148,7 @@ def build(server: Server) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source")
-        if server.service == "otel-collector":
+        if server.manifest:
             _generate_collector(server, source)
         else:
             _copy_module(server, source)
@@ -148,6 +161,8 @@ def build(server: Server) -> None:
         server.folder.mkdir(parents=True, exist_ok=True)
         for name in server.packages:
             shutil.move(f"{folder}/bin/{name}", server.program(name))
+        if server.manifest:
+            (server.folder / "manifest.yaml").write_text(server.manifest)
 
 
 def _remove_sources() -> None:
@@ -162,7 +177,7 @@ def _generate_collector(server: Server, source: Path) -> None:
     """Let the collector's own builder write the program."""
     _go("install", f"{server.module}@{server.version}", cwd=source.parent)
     source.mkdir()
-    (source / "manifest.yaml").write_text(MANIFEST)
+    (source / "manifest.yaml").write_text(server.manifest)
     builder = CACHE / "go" / "bin" / "builder"
     subprocess.run(
         [builder, "--config=manifest.yaml", "--skip-compilation"],
