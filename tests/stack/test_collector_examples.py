@@ -1,0 +1,204 @@
+"""The Collector configurations of deploy/collector: valid, and doing what they say, with spans of our own agents."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from stack.collectors import EXAMPLES, FOLDER, Collector, collector, validated
+from stack.scene import until
+from stack.servers import missing
+from stack.two_services import EXPERT, FAILING, FRONT, PLAIN, SLOW_HUB, TwoServices
+from support.otlp_receiver import attributes_of, otlp_receiver
+from support.ports import free_port
+from support.secret_shapes import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.otlp_receiver import Receiver
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.stack, pytest.mark.short]
+
+HTTP: Final = "http/protobuf"
+VARIABLE: Final = re.compile(r"\$\{env:(\w+)(?::-([^}]*))?\}")
+UNTRIED: Final = {
+    "datadog": "the program that is built here is without Datadog's exporter, which is larger than all else"
+}
+LISTS: Final = {"GATEWAYS": "[127.0.0.1:4317]", "SHARE": "10", "QUEUE_FOLDER": "/tmp", "TEMPO": "127.0.0.1:4317"}
+"""Values of variables that are not URLs."""
+
+
+@pytest.fixture(autouse=True)
+def _built() -> None:
+    if "otel-collector" in missing():
+        pytest.skip("not built: otel-collector; `make test-stack` builds it")
+
+
+@pytest.fixture
+def destinations() -> Iterator[list[Receiver]]:
+    """Run three destinations for OTLP over HTTP; what they get keeps to the protocol."""
+    with ExitStack() as running:
+        receivers = [running.enter_context(otlp_receiver(HTTP)) for _ in range(3)]
+        yield receivers
+        assert [fault for receiver in receivers for fault in receiver.faults] == []
+
+
+def ids(receiver: Receiver) -> set[bytes]:
+    """Return the ids of all spans that have arrived."""
+    return {span.span_id for span in receiver.spans}
+
+
+def traces(receiver: Receiver) -> dict[str, list[Any]]:
+    """Return the spans that have arrived, by trace id."""
+    found = defaultdict(list)
+    for span in receiver.spans:
+        found[span.trace_id.hex()].append(span)
+    return found
+
+
+def runs(receiver: Receiver, service: str) -> int:
+    """Return how many runs the last exported metrics of a service count."""
+    counted = 0
+    for _, request in receiver.requests:
+        for part in getattr(request, "resource_metrics", ()):
+            if attributes_of(part.resource)["service.name"] == service:
+                found = [metric for scope in part.scope_metrics for metric in scope.metrics]
+                points = [
+                    point.count
+                    for metric in found
+                    if metric.name == "gen_ai.invoke_agent.duration"
+                    for point in metric.exponential_histogram.data_points
+                ]
+                counted = sum(points) or counted
+    return counted
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_collector_accepts_it(example: str) -> None:
+    """The Collector has no objection to the example, with its variables filled in."""
+    if example in UNTRIED:
+        pytest.skip(UNTRIED[example])
+    names = {name for name, _ in VARIABLE.findall((FOLDER / f"{example}.yaml").read_text())}
+    assert validated([example], {name: LISTS.get(name, "http://127.0.0.1:4318") for name in names}) == ""
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_its_head_names_what_to_fill_in(example: str) -> None:
+    """The comment at the top names every variable without a default."""
+    text = (FOLDER / f"{example}.yaml").read_text()
+    head = "".join(re.findall(r"\A(?:#.*\n)+", text))
+    assert head
+    assert [name for name, default in VARIABLE.findall(text) if not default and name not in head] == []
+
+
+async def test_a_queue_on_disk_survives(tmp_path: Path) -> None:
+    """What was accepted while the destination is down arrives later, although the Collector was killed twice."""
+    port = free_port()
+    queued = Collector(
+        "queue", tmp_path, OTLP_ENDPOINT=f"http://127.0.0.1:{port}", QUEUE_FOLDER=str(tmp_path / "queue")
+    )
+    try:
+        queued.start()
+        services = TwoServices(queued.endpoint)
+        kinds = await services.requests([PLAIN] * 20)
+        assert services.delivered()
+        queued.kill()
+        queued.start()
+        queued.kill()
+        with otlp_receiver(HTTP, port=port) as destination:
+            queued.start()
+            until(lambda: len(traces(destination)) == len(kinds), 120, "traces from the queue")
+            until(lambda: runs(destination, EXPERT) == len(kinds), 120, "metrics from the queue")
+            until(lambda: len(destination.logs) >= len(kinds), 120, "logs from the queue")
+            assert set(traces(destination)) == set(kinds)
+            assert destination.unresolved_parents() == []
+            assert len({tuple(sorted(span.name for span in spans)) for spans in traces(destination).values()}) == 1
+        services.shutdown()
+    finally:
+        queued.stop()
+
+
+async def test_secrets_do_not_arrive(destinations: list[Receiver], tmp_path: Path) -> None:
+    """Secrets that other libraries record in attributes, events and logs are masked; what is around them arrives."""
+    destination = destinations[0]
+    token, password = filled("ghp_{A36}"), filled("{A20}")
+    with collector("redaction", tmp_path, OTLP_ENDPOINT=destination.endpoint) as running:
+        services = TwoServices(running.endpoint)
+        tracer = services.front.tracer_provider.get_tracer("another library")
+        with tracer.start_as_current_span(
+            "call", attributes={"note": f"as {token} ok", "db.password": password}
+        ) as span:
+            span.add_event("sent", {"header": f"Bearer {token}"})
+        assert services.front.logger_provider is not None
+        services.front.logger_provider.get_logger("another library").emit(body=f"sent {token} ok")
+        services.shutdown()
+        until(lambda: destination.spans and destination.logs, 30, "a span and a log record")
+    text = b"".join(request.SerializeToString() for _, request in destination.requests)
+    assert token.encode() not in text
+    assert password.encode() not in text
+    [arrived], [record] = destination.spans, destination.logs
+    assert re.fullmatch(r"as \*+ ok", attributes_of(arrived)["note"])
+    assert re.fullmatch(r"sent \*+ ok", record.body.string_value)
+
+
+async def test_both_destinations_get_everything(destinations: list[Receiver], tmp_path: Path) -> None:
+    """Both get the same; while one is down the other gets on, and the one gets the rest when it is up again."""
+    first, port = destinations[0], free_port()
+    second = f"http://127.0.0.1:{port}"
+    with collector("two-destinations", tmp_path, FIRST_ENDPOINT=first.endpoint, SECOND_ENDPOINT=second) as running:
+        services = TwoServices(running.endpoint)
+        with otlp_receiver(HTTP, port=port) as up:
+            before = await services.requests([PLAIN] * 20)
+            assert services.delivered()
+            until(lambda: set(traces(first)) == set(traces(up)) == set(before), 30, "traces at both")
+            until(lambda: ids(first) == ids(up), 30, "spans at both")
+        during = await services.requests([PLAIN] * 20)
+        assert services.delivered()
+        until(lambda: set(traces(first)) == {*before, *during}, 30, "traces at the one that is up")
+        with otlp_receiver(HTTP, port=port) as again:
+            until(lambda: set(traces(again)) == set(during), 120, "traces at the one that is up again")
+        services.shutdown()
+
+
+async def test_sampling_in_two_tiers(destinations: list[Receiver], tmp_path: Path) -> None:
+    """Each trace is whole at one gateway; errors and slow hubs are all kept, of the rest a share; metrics are exact."""
+    *kept, unsampled = destinations
+    asked = [PLAIN] * 300 + [FAILING] * 40 + [SLOW_HUB] * 20
+    with ExitStack() as running:
+        gateways = [
+            running.enter_context(collector("sampling-gateway", tmp_path, OTLP_ENDPOINT=one.endpoint, SHARE="20"))
+            for one in kept
+        ]
+        addresses = f"[{', '.join(f'{gateway.address}:4317' for gateway in gateways)}]"
+        edge = running.enter_context(
+            collector("sampling-edge", tmp_path, OTLP_ENDPOINT=unsampled.endpoint, GATEWAYS=addresses)
+        )
+        services = TwoServices(edge.endpoint)
+        kinds = await services.requests(asked)
+        services.shutdown()
+        decided = "otelcol_processor_tail_sampling_global_count_traces_sampled(?:_total)?"
+        until(lambda: sum(gateway.count(decided) for gateway in gateways) == len(kinds), 120, "decisions")
+        spans_before = edge.count("otelcol_receiver_accepted_spans(?:__spans)?(?:_total)?")
+    one, other = map(traces, kept)
+    assert one
+    assert other
+    assert not one.keys() & other.keys()
+    whole = one | other
+    found = Counter(kinds[trace] for trace in whole)
+    assert (found[FAILING], found[SLOW_HUB]) == (40, 20)
+    assert 25 <= found[PLAIN] <= 110
+    # Traces of a kind have the same spans, and if all had been kept these would be as many as the edge has accepted.
+    shapes = {
+        kind: {tuple(sorted(span.name for span in whole[trace])) for trace in whole if kinds[trace] == kind}
+        for kind in found
+    }
+    assert {kind: len(shape) for kind, shape in shapes.items()} == dict.fromkeys(found, 1)
+    assert sum(len(shapes[kind].copy().pop()) for kind in kinds.values()) == spans_before
+    assert [receiver.unresolved_parents() for receiver in kept] == [[], []]
+    assert [runs(unsampled, service) for service in (FRONT, EXPERT)] == [len(kinds), len(kinds)]
