@@ -1,4 +1,4 @@
-"""Collectors with the configurations of deploy/collector: each is a process with a loopback address of its own."""
+"""Collectors with our configurations: each is a process with a loopback address of its own."""
 
 from __future__ import annotations
 
@@ -9,51 +9,55 @@ import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-import yaml
 
 from stack.compose import PROGRAMS, ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER: Final = ROOT / "deploy" / "collector"
-BASE: Final = "base"
-EXAMPLES: Final = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != BASE)
+BASE: Final = FOLDER / "base.yaml"
+EXAMPLES: Final = sorted(path.stem for path in FOLDER.glob("*.yaml") if path != BASE)
 PROGRAM: Final = PROGRAMS["otelcol-contrib"]
 
 
+def example(name: str) -> list[Path]:
+    """Return the files of an example."""
+    return [BASE, FOLDER / f"{name}.yaml"]
+
+
 class Collector:
-    """A Collector with `base.yaml` and an example.
+    """A Collector.
 
     Attributes:
         address: Its loopback address.
         endpoint: Its base URL for OTLP over HTTP.
 
     Args:
-        example: Name of the example.
-        folder: Where its files are.
-        changes: What a third file changes, such as times that are too long for a test.
-        variables: Environment variables that the example names.
+        files: Its configuration, whose addresses 0.0.0.0 become its own.
+        folder: Where the copies are.
+        hosts: What is put in place of names of hosts.
+        variables: Environment variables that the configuration names.
     """
 
     def __init__(
-        self, example: str, folder: Path, *, changes: Mapping[str, Any] | None = None, **variables: str
+        self, files: Sequence[Path], folder: Path, *, hosts: Mapping[str, str] | None = None, **variables: str
     ) -> None:
         self.address = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}.{secrets.randbelow(250) + 2}"
         self.endpoint = f"http://{self.address}:4318"
         self._folder = folder / self.address
         self._folder.mkdir(parents=True)
-        files = {name: (FOLDER / f"{name}.yaml").read_text() for name in (BASE, example)}
-        if changes:
-            files["changes"] = yaml.safe_dump(dict(changes))
-        for name, text in files.items():
-            (self._folder / f"{name}.yaml").write_text(text.replace("0.0.0.0", self.address))
-        self._command = [str(PROGRAM), *(f"--config={name}.yaml" for name in files)]
+        for file in files:
+            text = file.read_text()
+            for host, instead in {"0.0.0.0": self.address, **(hosts or {})}.items():
+                text = text.replace(host, instead)
+            (self._folder / file.name).write_text(text)
+        self._command = [str(PROGRAM), *(f"--config={file.name}" for file in files)]
         self._variables = variables
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -101,10 +105,10 @@ class Collector:
 
 @contextmanager
 def collector(
-    example: str, folder: Path, *, changes: Mapping[str, Any] | None = None, **variables: str
+    files: Sequence[Path], folder: Path, *, hosts: Mapping[str, str] | None = None, **variables: str
 ) -> Iterator[Collector]:
     """Run a Collector for the block."""
-    running = Collector(example, folder, changes=changes, **variables)
+    running = Collector(files, folder, hosts=hosts, **variables)
     try:
         running.start()
         yield running
@@ -112,11 +116,10 @@ def collector(
         running.stop()
 
 
-def validated(examples: list[str], variables: Mapping[str, str]) -> str:
-    """Return what `validate` says against `base.yaml` with examples; nothing if it has no objection."""
-    files = [f"--config={FOLDER / name}.yaml" for name in (BASE, *examples)]
+def validated(files: Sequence[Path], variables: Mapping[str, str]) -> str:
+    """Return what `validate` says against a configuration; nothing if it has no objection."""
     done = subprocess.run(
-        [PROGRAM, "validate", *files],
+        [PROGRAM, "validate", *(f"--config={file}" for file in files)],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from stack.collectors import EXAMPLES, FOLDER, Collector, collector, validated
+from pellucid_exporters import configure
+from stack.collectors import EXAMPLES, FOLDER, Collector, collector, example, validated
 from stack.scene import until
 from stack.servers import missing
 from stack.two_services import EXPERT, FAILING, FRONT, PLAIN, SLOW_HUB, TwoServices
+from support.compose_files import FILES
 from support.otlp_receiver import attributes_of, otlp_receiver
 from support.ports import free_port
+from support.receiver import receiver
 from support.secret_shapes import filled
 
 if TYPE_CHECKING:
@@ -27,11 +32,26 @@ pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.stack, pyt
 
 HTTP: Final = "http/protobuf"
 VARIABLE: Final = re.compile(r"\$\{env:(\w+)(?::-([^}]*))?\}")
+LARGE: Final = {
+    "docker-compose": [FILES / "otel-collector/config.yaml"],
+    "kubernetes": [FILES / "kubernetes/collector-gateway.yaml"],
+    "grafana": example("grafana"),
+    "edge": example("sampling-edge"),
+}
+"""Configurations that send spans by gRPC."""
+
+PATHS: Final = {
+    "grafana": {"/otlp/v1/metrics", "/otlp/v1/logs"},
+    "langfuse": {"/api/public/otel/v1/traces"},
+    "logfire": {"/v1/traces", "/v1/metrics", "/v1/logs"},
+}
+"""What is asked of vendors by HTTP, as they document it."""
+
 UNTRIED: Final = {
     "datadog": "the program that is built here is without Datadog's exporter, which is larger than all else"
 }
-LISTS: Final = {"GATEWAYS": "[127.0.0.1:4317]", "SHARE": "10", "QUEUE_FOLDER": "/tmp", "TEMPO": "127.0.0.1:4317"}
-"""Values of variables that are not URLs."""
+NOT_URLS: Final = {"GATEWAYS": "[127.0.0.1:4317]", "SHARE": "10", "QUEUE_FOLDER": "/tmp", "TEMPO": "127.0.0.1:4317"}
+"""Variables whose values are not URLs."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,29 +99,29 @@ def runs(receiver: Receiver, service: str) -> int:
     return counted
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_collector_accepts_it(example: str) -> None:
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_collector_accepts_it(name: str) -> None:
     """The Collector has no objection to the example, with its variables filled in."""
-    if example in UNTRIED:
-        pytest.skip(UNTRIED[example])
-    names = {name for name, _ in VARIABLE.findall((FOLDER / f"{example}.yaml").read_text())}
-    assert validated([example], {name: LISTS.get(name, "http://127.0.0.1:4318") for name in names}) == ""
+    if name in UNTRIED:
+        pytest.skip(UNTRIED[name])
+    variables = dict(VARIABLE.findall((FOLDER / f"{name}.yaml").read_text()))
+    assert validated(example(name), dict.fromkeys(variables, "http://127.0.0.1:4318") | NOT_URLS) == ""
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_its_head_names_what_to_fill_in(example: str) -> None:
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_its_head_names_what_to_fill_in(name: str) -> None:
     """The comment at the top names every variable without a default."""
-    text = (FOLDER / f"{example}.yaml").read_text()
+    text = (FOLDER / f"{name}.yaml").read_text()
     head = "".join(re.findall(r"\A(?:#.*\n)+", text))
     assert head
-    assert [name for name, default in VARIABLE.findall(text) if not default and name not in head] == []
+    assert [variable for variable, default in VARIABLE.findall(text) if not default and variable not in head] == []
 
 
 async def test_a_queue_on_disk_survives(tmp_path: Path) -> None:
     """What was accepted while the destination is down arrives later, although the Collector was killed twice."""
     port = free_port()
     queued = Collector(
-        "queue", tmp_path, OTLP_ENDPOINT=f"http://127.0.0.1:{port}", QUEUE_FOLDER=str(tmp_path / "queue")
+        example("queue"), tmp_path, OTLP_ENDPOINT=f"http://127.0.0.1:{port}", QUEUE_FOLDER=str(tmp_path / "queue")
     )
     try:
         queued.start()
@@ -128,7 +148,7 @@ async def test_secrets_do_not_arrive(destinations: list[Receiver], tmp_path: Pat
     """Secrets that other libraries record in attributes, events and logs are masked; what is around them arrives."""
     destination = destinations[0]
     token, password = filled("ghp_{A36}"), filled("{A20}")
-    with collector("redaction", tmp_path, OTLP_ENDPOINT=destination.endpoint) as running:
+    with collector(example("redaction"), tmp_path, OTLP_ENDPOINT=destination.endpoint) as running:
         services = TwoServices(running.endpoint)
         tracer = services.front.tracer_provider.get_tracer("another library")
         with tracer.start_as_current_span(
@@ -151,7 +171,9 @@ async def test_both_destinations_get_everything(destinations: list[Receiver], tm
     """Both get the same; while one is down the other gets on, and the one gets the rest when it is up again."""
     first, port = destinations[0], free_port()
     second = f"http://127.0.0.1:{port}"
-    with collector("two-destinations", tmp_path, FIRST_ENDPOINT=first.endpoint, SECOND_ENDPOINT=second) as running:
+    with collector(
+        example("two-destinations"), tmp_path, FIRST_ENDPOINT=first.endpoint, SECOND_ENDPOINT=second
+    ) as running:
         services = TwoServices(running.endpoint)
         with otlp_receiver(HTTP, port=port) as up:
             before = await services.requests([PLAIN] * 20)
@@ -172,12 +194,14 @@ async def test_sampling_in_two_tiers(destinations: list[Receiver], tmp_path: Pat
     asked = [PLAIN] * 300 + [FAILING] * 40 + [SLOW_HUB] * 20
     with ExitStack() as running:
         gateways = [
-            running.enter_context(collector("sampling-gateway", tmp_path, OTLP_ENDPOINT=one.endpoint, SHARE="20"))
+            running.enter_context(
+                collector(example("sampling-gateway"), tmp_path, OTLP_ENDPOINT=one.endpoint, SHARE="20")
+            )
             for one in kept
         ]
         addresses = f"[{', '.join(f'{gateway.address}:4317' for gateway in gateways)}]"
         edge = running.enter_context(
-            collector("sampling-edge", tmp_path, OTLP_ENDPOINT=unsampled.endpoint, GATEWAYS=addresses)
+            collector(example("sampling-edge"), tmp_path, OTLP_ENDPOINT=unsampled.endpoint, GATEWAYS=addresses)
         )
         services = TwoServices(edge.endpoint)
         kinds = await services.requests(asked)
@@ -202,3 +226,65 @@ async def test_sampling_in_two_tiers(destinations: list[Receiver], tmp_path: Pat
     assert sum(len(shapes[kind].copy().pop()) for kind in kinds.values()) == spans_before
     assert [receiver.unresolved_parents() for receiver in kept] == [[], []]
     assert [runs(unsampled, service) for service in (FRONT, EXPERT)] == [len(kinds), len(kinds)]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_spans_arrive(name: str, tmp_path: Path) -> None:
+    """Batches stay below the 4 MiB that gRPC receivers take, also if services send spans of 100 kB at once."""
+    with otlp_receiver("grpc") as destination:
+        address = destination.endpoint.removeprefix("http://")
+        variables = {"TEMPO": address, "TRACES_ENDPOINT": address, "GATEWAYS": f"[{address}]"}
+        elsewhere = dict.fromkeys(("MIMIR", "LOKI", "METRICS_ENDPOINT", "OTLP_ENDPOINT"), "http://127.0.0.1:4318")
+        hosts = {"jaeger:4317": address}
+        with collector(LARGE[name], tmp_path, hosts=hosts, **variables, **elsewhere) as running:
+            services = [configure(f"service-{n}", otlp=running.endpoint, set_global=False) for n in range(4)]
+            for number in range(40):
+                for service in services:
+                    tracer = service.tracer_provider.get_tracer("documents")
+                    tracer.start_span("read", attributes={"text": f"{number:0100000}"}).end()
+            with ThreadPoolExecutor(len(services)) as threads:
+                list(threads.map(lambda service: service.shutdown(30.0), services))
+            until(lambda: len(destination.spans) == 160, 30, "large spans")
+
+
+@pytest.mark.parametrize("name", PATHS)
+async def test_vendors_get_what_they_ask_for(name: str, tmp_path: Path) -> None:
+    """Requests have the paths and the credentials that the vendor documents."""
+    variables = {
+        "LANGFUSE_AUTH": "cGs6c2s=",
+        "LOGFIRE_TOKEN": "a-write-token",
+        "TEMPO": "127.0.0.1:4317",
+        "TENANT": "acme",
+    }
+    with receiver() as vendor:
+        urls = dict.fromkeys(("MIMIR", "LOKI", "LANGFUSE_HOST", "LOGFIRE_URL"), vendor.url.removesuffix("/hooks"))
+        with collector(example(name), tmp_path, hosts={}, **variables, **urls) as running:
+            services = TwoServices(running.endpoint)
+            await services.requests([PLAIN])
+            services.shutdown()
+            until(lambda: {request.path for request in vendor.received} == PATHS[name], 30, "paths")
+    for headers in (request.headers for request in vendor.received):
+        if name == "grafana":
+            assert headers["x-scope-orgid"] == "acme"
+        elif name == "langfuse":
+            assert (headers["authorization"], headers["x-langfuse-ingestion-version"]) == ("Basic cGs6c2s=", "4")
+        else:
+            assert headers["authorization"] == "a-write-token"
+
+
+async def test_phoenix_gets_kinds_inputs_and_outputs(destinations: list[Receiver], tmp_path: Path) -> None:
+    """What Phoenix does not know of our spans is added: the kind of discovery and compose, inputs and outputs."""
+    destination = destinations[0]
+    with collector(example("phoenix"), tmp_path, PHOENIX_URL=destination.endpoint) as running:
+        services = TwoServices(running.endpoint)
+        await services.requests([PLAIN])
+        services.shutdown()
+        until(lambda: len(destination.spans) == 13, 30, "spans")
+    found = {span.name: attributes_of(span) for span in destination.spans if span.name != "request"}
+    kinds = {name: attributes.get("openinference.span.kind") for name, attributes in found.items()}
+    assert {name for name, kind in kinds.items() if kind == "CHAIN"} == {"discover_tools static", "compose_request"}
+    assert {kind for kind in kinds.values() if kind != "CHAIN"} == {None}
+    for name, attributes in found.items():
+        assert json.loads(attributes["output.value"]) is not None, name
+        assert "input.value" in attributes, name
+    assert found["execute_tool consult"]["output.value"] == '"All of it."'
