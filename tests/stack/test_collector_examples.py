@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import Counter, defaultdict
@@ -17,7 +18,7 @@ from stack.scene import until
 from stack.servers import missing
 from stack.two_services import EXPERT, FAILING, FRONT, PLAIN, SLOW_HUB, TwoServices
 from support.compose_files import FILES
-from support.otlp_receiver import attributes_of, otlp_receiver
+from support.otlp_receiver import Received, attributes_of, otlp_receiver
 from support.ports import free_port
 from support.receiver import receiver
 from support.secret_shapes import filled
@@ -270,6 +271,27 @@ async def test_vendors_get_what_they_ask_for(name: str, tmp_path: Path) -> None:
             assert (headers["authorization"], headers["x-langfuse-ingestion-version"]) == ("Basic cGs6c2s=", "4")
         else:
             assert headers["authorization"] == "a-write-token"
+
+
+async def test_langfuse_counts_tokens_once(tmp_path: Path) -> None:
+    """Only model calls have tokens, which Langfuse adds up; discovery and compose have a kind that it knows."""
+    arrived = Received()
+    with receiver() as vendor:
+        variables = {"LANGFUSE_HOST": vendor.url.removesuffix("/hooks"), "LANGFUSE_AUTH": "cGs6c2s="}
+        with collector(example("langfuse"), tmp_path, hosts={}, **variables) as running:
+            services = TwoServices(running.endpoint)
+            await services.requests([PLAIN])
+            services.shutdown()
+        for request in vendor.received:
+            arrived.take("traces", gzip.decompress(request.body), request.headers)
+    found = {span.name: attributes_of(span) for span in arrived.spans}
+    assert {name for name, attributes in found.items() if "gen_ai.usage.input_tokens" in attributes} == {
+        "chat function"
+    }
+    assert {name for name, attributes in found.items() if attributes.get("openinference.span.kind") == "CHAIN"} == {
+        "discover_tools static",
+        "compose_request",
+    }
 
 
 async def test_phoenix_gets_kinds_inputs_and_outputs(destinations: list[Receiver], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pellucid import Agent, DiscoveryProvider, ModelError, ToolCall, tool
+from pellucid import Agent, DiscoveryProvider, Message, ModelError, ModelResponse, ToolCall, Usage, tool
 from pellucid.testing import FakeHub, FunctionModel
 from pellucid_exporters import configure
 
@@ -66,13 +66,17 @@ class TwoServices:
 
 
 def _expert(kind: str, telemetry: Telemetry) -> Agent:
-    model = FunctionModel(_fail if kind == FAILING else lambda _: "All of it.")
+    model = FunctionModel(_fail if kind == FAILING else _know)
     slow = DiscoveryProvider(FakeHub(latency=0.1), id="slow", objective=0.001)
     return Agent(EXPERT, model=model, providers=[slow] if kind == SLOW_HUB else [], telemetry=telemetry)
 
 
 def _ask_once(request: ModelRequest) -> str | ToolCall:
     return ToolCall("consult") if len(request.messages) == 1 else "Done."
+
+
+def _know(_: ModelRequest) -> ModelResponse:
+    return ModelResponse(message=Message("assistant", "All of it."), usage=Usage(input_tokens=100, output_tokens=10))
 
 
 def _fail(_: ModelRequest) -> str:
