@@ -104,7 +104,7 @@ test-opentelemetry: $(VENV)/dev ## Run the tests of what is emitted and exported
 package: $(VENV)/package ## Build sdist and wheel into dist/, install them, list their dependencies, and test the sdist; without that: ARGS="--quick".
 	@PYTHONPATH=tests $(BIN)/python -m distribution.release $(ARGS)
 
-test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 15 minutes), alerts in real time.
+test-stack: $(VENV)/dev ## Run what docker-compose.yml does, without containers, and look: servers built from Go modules (once, 20 minutes), alerts in real time.
 	@PYTHONPATH=tests $(BIN)/python -m stack.servers
 	@$(BIN)/python -m pytest tests/stack -m stack --timeout=2400 --durations=10 $(ARGS)
 
