@@ -48,9 +48,7 @@ PATHS: Final = {
 }
 """What is asked of vendors by HTTP, as they document it."""
 
-UNTRIED: Final = {
-    "datadog": "the program that is built here is without Datadog's exporter, which is larger than all else"
-}
+UNTRIED: Final = {"datadog": "the program that is built here is without Datadog's exporter and connector"}
 NOT_URLS: Final = {"GATEWAYS": "[127.0.0.1:4317]", "SHARE": "10", "QUEUE_FOLDER": "/tmp", "TEMPO": "127.0.0.1:4317"}
 """Variables whose values are not URLs."""
 
