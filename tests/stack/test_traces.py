@@ -64,10 +64,14 @@ KINDS = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
 STATUSES = {0: "unset", 1: "ok", 2: "error"}
 
 
+WARNINGS = "@jaeger@warnings"
+"""Attribute that Jaeger adds, such as to a span that a busy machine began late."""
+
+
 def attributes_of(found: dict[str, Any]) -> dict[str, Any]:
     """Return attributes of OTLP in JSON."""
     pairs = [(each["key"], *each["value"].items()) for each in found.get("attributes", [])]
-    return {key: int(value) if kind == "intValue" else value for key, (kind, value) in pairs}
+    return {key: int(value) if kind == "intValue" else value for key, (kind, value) in pairs if key != WARNINGS}
 
 
 def as_stored(attributes: dict[str, Any]) -> dict[str, Any]:
