@@ -21,7 +21,7 @@ from bench.processes import processor_time
 from stack.compose import PROGRAMS, Service, Stack
 from support.ports import free_port
 
-NAMES: Final = ("jaeger", "alertmanager", "prometheus", "otel-collector")
+NAMES: Final = ("jaeger", "prometheus", "otel-collector")
 TELEMETRY: Final = ("otel-collector", "jaeger")
 """Services that have the metrics of a collector."""
 

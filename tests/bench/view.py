@@ -24,6 +24,7 @@ from typing import Final
 import anyio
 from playwright.sync_api import Browser, sync_playwright
 
+from bench.processes import peak
 from pellucid_exporters import StoreReader
 from support.local_store import storing
 from support.processes import PATIENCE
@@ -79,7 +80,7 @@ def starts(path: Path) -> None:
         with viewing(path) as (url, process):
             fetch(f"{url}runs")
             taken.append(time.perf_counter() - began)
-            memory = resident(process)
+            memory = peak(process)
     row("from the command to the list", f"{statistics.median(taken):.2f} s", "1 s")
     row("memory then", f"{memory / MEBIBYTE:.0f} MiB", "60 MB")
 
@@ -112,7 +113,7 @@ def pages(path: Path, number: int) -> None:
         page = f"runs/{RUN}/?open=all"
         row("/runs/ID/ with 5,001 spans: server", f"{timed(lambda: fetch(url + page)) * 1000:.0f} ms", "1.5 s")
         row("/runs/ID/ with 5,001 spans: size", f"{fetch(url + page) / 1e6:.2f} MB", "1 MB")
-        row("memory after all pages", f"{resident(process) / MEBIBYTE:.0f} MiB", "60 MB")
+        row("memory after all pages", f"{peak(process) / MEBIBYTE:.0f} MiB", "60 MB")
 
 
 def in_chromium(path: Path) -> None:
@@ -159,12 +160,6 @@ def fetch(url: str) -> int:
     """Return the number of bytes of a page."""
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return len(answer.read())
-
-
-def resident(process: int) -> int:
-    """Return the largest resident memory of a process so far, in bytes."""
-    status = Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def extra() -> int:
