@@ -28,6 +28,7 @@ from bench.fleet_servers import (
     Reading,
     add_targets,
     block_of,
+    complaint,
     counting_sink,
     fetch,
     read,
@@ -44,9 +45,6 @@ from stack.scene import Jaeger, prometheus_of
 from stack.servers import missing
 
 RATES: Final = (12.0, 25.0, 50.0, 75.0, 100.0, 150.0)
-SECONDS: Final = 60.0
-"""Of a step, unless a number of runs is given."""
-
 PATIENCE: Final = 90.0
 """Seconds until everything that was sent has arrived."""
 
@@ -166,7 +164,7 @@ def step(fleet: Fleet, runs: int, rate: float) -> list[str]:
         completed, achieved, slowest = fleet.make(runs, rate)
 
     def settled() -> bool:
-        return read(fleet.running).counts["jaeger", "sent"] >= fleet.made * SPANS
+        return read(fleet.running).counts["otel-collector", "sent"] >= fleet.made * SPANS
 
     arrived = until(settled, PATIENCE)
     after, seconds = read(fleet.running), time.monotonic() - began
@@ -174,22 +172,28 @@ def step(fleet: Fleet, runs: int, rate: float) -> list[str]:
     used = {"processes": fleet.processor() - processes, **used}
     dropped, refused = fleet.dropped() - lost, after.lost - before.lost
     print(f"\n{rate:g} runs/s asked, {achieved:.1f} made: {completed:,} of {runs:,} completed, p99 {slowest:.2f} s")
-    print(f"  machine: {watch.busy:.0%} of {os.cpu_count()} processors busy, load at most {watch.load:.1f}")
+    share = sum(used.values()) / seconds / (os.cpu_count() or 1)
+    print(
+        f"  machine: {watch.busy:.0%} of {os.cpu_count()} processors busy, {share:.0%} with this; "
+        f"load at most {watch.load:.1f}"
+    )
     for name, value in used.items():
         memory = max(peak(process.pid) for process in fleet.processes) if name == "processes" else 0
         memory = memory or int(fleet.running[name].memory * MIB)
+        mapped = f", {watch.memory[name] / MIB:.0f} without mapped files" if name in watch.memory else ""
         print(
-            f"  {name:15} {value:8.1f} s of processors in {seconds:4.0f} s, {1000 * value / max(1, completed):6.2f} s "
-            f"per 1,000 runs, {1e6 * value / max(1, completed * SPANS):5.0f} µs a span; at most {memory / MIB:5.0f} MiB"
+            f"  {name:15} {value:8.1f} s of processors in {seconds:.0f} s, {1000 * value / max(1, completed):6.2f} s per "
+            f"1,000 runs; at most {memory / MIB:5.0f} MiB{mapped}"
         )
     print(f"  queues: at most {watch.fullest:.1%} full; dropped by processes {dropped:.0f}, by servers {refused:.0f}")
     print(f"  spans: {counted(before, after)}; {fleet.stored() - stored:,} bytes more on disk", flush=True)
+    if refused:
+        print("".join(f"  {name}: {complaint(fleet.running[name])}\n" for name in TELEMETRY))
     reasons = {
         "processes drop telemetry": dropped > 0,
         "Collector or Jaeger refuse or fail": refused > 0,
         "a sending queue": watch.fullest >= FULL,
         "spans have not arrived": not arrived,
-        "processors of this machine": watch.busy >= FULL,
         f"{achieved / rate:.0%} of the rate is made": achieved < FULL * rate,
     }
     return [reason for reason, is_so in reasons.items() if is_so]
@@ -257,7 +261,8 @@ def main() -> None:
     """Measure each rate."""
     parser = argparse.ArgumentParser(description="Measure what the telemetry of a fleet costs.")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="runs in a second, of all processes")
-    parser.add_argument("--runs", type=int, help="runs at each rate; unless given those of a minute")
+    parser.add_argument("--runs", type=int, help="runs at each rate; unless given those of --seconds")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each step without --runs")
     parser.add_argument("--processes", type=int, default=4, help="processes that make them")
     parser.add_argument("--copies", type=int, default=0, help="processes that Prometheus sees beside these")
     parser.add_argument("--compared", type=int, default=600, help="runs with and without telemetry; 0 for none")
@@ -269,7 +274,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fleet-") as directory:
         with fleet(Path(directory), options.processes, options.copies) as running:
             for rate in options.rates:
-                runs = options.runs or round(rate * SECONDS)
+                runs = options.runs or round(rate * options.seconds)
                 full = step(running, runs // options.processes * options.processes, rate)
                 if full:
                     print(f"  FULL at {rate:g} runs/s: {'; '.join(full)}", flush=True)

@@ -85,12 +85,14 @@ class Watch:
     """The fullest queue while runs are made, and how busy the machine is.
 
     Attributes:
+        memory: The largest resident bytes of each service that are not pages of files.
         fullest: The largest share of a sending queue that was taken.
         busy: The share of all processors that was taken, by whatever.
         load: The largest load of the last minute.
         stopped: Ends it.
     """
 
+    memory: dict[str, int] = field(default_factory=dict)
     fullest: float = 0.0
     busy: float = 0.0
     load: float = 0.0
@@ -100,9 +102,22 @@ class Watch:
         """Look once a second."""
         while not self.stopped.wait(1.0):
             self.load = max(self.load, os.getloadavg()[0])
+            for name in NAMES:
+                self.memory[name] = max(self.memory.get(name, 0), anonymous(stack[name].pid))
             for name in TELEMETRY:
                 with suppress(URLError, TimeoutError):  # too busy to answer, which the other figures show
                     self.fullest = max(self.fullest, fullest(fetch(stack[name].url("/metrics", 8888))))
+
+
+def anonymous(pid: int) -> int:
+    """Return the resident bytes of a process without those of mapped files, which the system can take back."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def complaint(service: Service) -> str:
+    """Return the last line of a service's log about an error; empty if there is none."""
+    lines = [line for line in service.log.read_text().splitlines() if re.search(r'\terror\t|"level":"error"', line)]
+    return lines[-1][-600:] if lines else ""
 
 
 def fullest(page: str) -> float:
