@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bench.fleet_process import SPANS
+from bench.fleet_process import CALLS, LATENCY, SPANS
 from bench.fleet_servers import (
     NAMES,
     TELEMETRY,
@@ -132,9 +132,9 @@ class Fleet:
         self.traces += [trace for each in outcomes for trace in each["traces"]]
         completed = sum(each["completed"] for each in outcomes)
         self.made += completed
-        # The last runs last as long as the others, and are not part of the rate.
-        rates = [each["completed"] / max(share / rate, each["seconds"] - each["p99"]) for each in outcomes]
-        return completed, sum(rates), max(each["p99"] for each in outcomes)
+        # The last runs wait for their model as the others do, which is not part of the rate.
+        seconds = max(each["seconds"] for each in outcomes) - LATENCY * (CALLS + 1)
+        return completed, completed / seconds, max(each["p99"] for each in outcomes)
 
 
 @contextmanager
@@ -182,8 +182,8 @@ def step(fleet: Fleet, runs: int, rate: float) -> list[str]:
         memory = memory or int(fleet.running[name].memory * MIB)
         mapped = f", {watch.memory[name] / MIB:.0f} without mapped files" if name in watch.memory else ""
         print(
-            f"  {name:15} {value:8.1f} s of processors in {seconds:.0f} s, {1000 * value / max(1, completed):6.2f} s per "
-            f"1,000 runs; at most {memory / MIB:5.0f} MiB{mapped}"
+            f"  {name:15} {value:8.1f} s of processors in {seconds:.0f} s, {1000 * value / max(1, completed):6.2f} s "
+            f"per 1,000 runs; at most {memory / MIB:5.0f} MiB{mapped}"
         )
     print(f"  queues: at most {watch.fullest:.1%} full; dropped by processes {dropped:.0f}, by servers {refused:.0f}")
     print(f"  spans: {counted(before, after)}; {fleet.stored() - stored:,} bytes more on disk", flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from pellucid import Agent, CapturePolicy, Decision, Message, ToolCall, tool
+from pellucid import Agent, CapturePolicy, Decision, Message, Tool, ToolCall, tool
 from pellucid.testing import FunctionModel
 from pellucid_exporters import File, Otlp, configure
 from stack.compose import PROGRAMS
@@ -162,6 +164,34 @@ async def test_every_span_is_whole(stack: Stack, jaeger: Jaeger, tmp_path: Path,
     for span_id, span in expected.items():
         assert found[span_id] == span
     assert len(found) == len(expected)
+
+
+@pytest.mark.short
+async def test_a_burst_that_exceeds_a_message_is_whole(stack: Stack, jaeger: Jaeger) -> None:
+    """Spans that reach the Collector at once arrive, although Jaeger takes messages of 4 MiB and these have 48 MB."""
+
+    async def read(arguments: Any, ctx: object) -> str:
+        return "x y " * 7500
+
+    def answer(request: ModelRequest) -> Any:
+        return "done" if request.messages[-1].role == "tool" else [ToolCall("read", {}, f"c{n}") for n in range(200)]
+
+    collector = stack["otel-collector"]
+    telemetry = configure("burst", otlp=Otlp(endpoint=collector.url(port=4318)), set_global=False)
+    agent: Agent = Agent(
+        "reader", model=FunctionModel(answer), tools=[Tool(name="read", run=read)], telemetry=telemetry
+    )
+    os.kill(collector.pid, signal.SIGSTOP)
+    try:
+        runs = [await agent.run("go") for _ in range(8)]
+    finally:
+        os.kill(collector.pid, signal.SIGCONT)
+    telemetry.shutdown(60)
+
+    def lacking() -> set[str]:
+        return {run.trace_id for run in runs if len(jaeger.spans(run.trace_id)) < 205}
+
+    until(lambda: not lacking(), 60, "whole traces")
 
 
 @pytest.mark.usefixtures("broken")
