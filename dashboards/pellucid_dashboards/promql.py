@@ -16,6 +16,9 @@ ALERTS: Final = "ALERTS"
 BUDGET_SPENT: Final = "pellucid:hub_error_budget:spent7d"
 """Series of the share of its budget of slow requests that a hub has spent in 7 days; 1 is all of it."""
 
+DECLARED: Final = "pellucid:hub_info:max"
+"""Series of what processes declare about a hub, as labels."""
+
 
 def by(*attributes: str) -> str:
     """Return the labels that rules group by: the job, and the labels of attributes."""

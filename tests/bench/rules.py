@@ -133,7 +133,7 @@ def write_history(rules: Path, hubs: int, storage: Path) -> None:
             for name in read:
                 for hub in range(hubs):
                     who = f'job="shop",pellucid_provider_id="hub-{hub}",pellucid_outcome="completed"'
-                    file.write(f"{name}{{{who}}} 100 {at}\n")
+                    file.write(f"{name}{{{who}}} {0 if 'over' in name else 100} {at}\n")
         file.write("# EOF\n")
         file.flush()
         command = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", file.name, str(storage)]

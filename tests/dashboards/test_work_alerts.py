@@ -346,11 +346,10 @@ def test_service_missing_fires_and_resolves(trial: Make) -> None:
 
 
 OF_SERVICES = {
-    "another framework": 'pellucid_hub_listing_duration_seconds_count{%s,pellucid_provider_id="rube"}',
-    "another framework, its calls": 'mcp_client_operation_duration_seconds_count{%s,mcp_method_name="tools/call"}',
+    "another framework": 'pellucid_hub_unanswered_age_seconds{%s,pellucid_provider_id="rube"}',
     "another framework, its models": 'gen_ai_client_operation_duration_seconds_count{%s,gen_ai_request_model="m"}',
     "a tool server": 'mcp_server_operation_duration_seconds_count{%s,mcp_method_name="tools/list"}',
-    "native": 'pellucid_hub_listing_duration_seconds{%s,pellucid_provider_id="rube"}',
+    "native": 'pellucid_compose_duration_seconds{%s,gen_ai_agent_name="main"}',
 }
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.promql import BROKEN_REQUESTS, BUDGET_SPENT, INSTANCE, UNANSWERED_REQUESTS, by, number, where
+from pellucid_dashboards.promql import (
+    BROKEN_REQUESTS,
+    BUDGET_SPENT,
+    DECLARED,
+    INSTANCE,
+    UNANSWERED_REQUESTS,
+    by,
+    number,
+    where,
+)
 from pellucid_dashboards.rules.model import Record
 from pellucid_dashboards.rules.queries import composed, quantile, ratio, select, summed, total
 from pellucid_exporters.alerting.definition import Context
@@ -108,6 +117,7 @@ def request_records(context: Context) -> Iterator[Record]:
     yield Record(name=round_trips("5m"), expression=summed(hub_requests("5m"), HUB))
     yield Record(name=late("5m"), expression=total(semconv.HUB_OVER_OBJECTIVE, window=five, labels=HUB))
     yield _late_share("5m")
+    yield Record(name=DECLARED, expression=f"max by ({by(*semconv.HUB_INFO.attributes)}) ({select(semconv.HUB_INFO)})")
     yield Record(name=BUDGET, expression=f"1 - max by ({HUB}) ({select(semconv.HUB_SLO)})")
     failed = summed(hub_requests("5m"), HUB, BROKEN_REQUESTS)
     yield Record(name=ERROR_RATIO, expression=ratio(failed, round_trips("5m"), HUB))

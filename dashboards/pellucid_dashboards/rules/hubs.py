@@ -46,9 +46,7 @@ _PROVIDER: Final = label(semconv.PROVIDER_ID)
 _OWN: Final = (JOB, _PROVIDER)
 _PROCESS: Final = f"{HUB}, {INSTANCE}"
 _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
-_DECLARED: Final = queried(
-    f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
-)
+_DECLARED: Final = queried(f"max({OBJECTIVE}{{%s}})", _OWN, "humanizeDuration", "none declared")
 _P95: Final = queried(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 _NAMES: Final = {seconds: name for name, seconds in WINDOWS.items()}
@@ -143,7 +141,7 @@ def down(context: Context) -> Alert:
     last = f"max_over_time({LAST_SUCCESS}[{after}])"
     known = f"max_over_time({UNANSWERED_AGE}[{after}] offset {after})"
     since = queried(
-        f"time() - max({select(semconv.DISCOVERY_LAST_SUCCESS)}{{%s}})",
+        f"time() - max({LAST_SUCCESS}{{%s}})",
         _OWN,
         'humanizeDuration | printf "its last success was %s ago"',
         "it has had no success since its processes started",

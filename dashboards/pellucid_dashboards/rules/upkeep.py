@@ -10,6 +10,7 @@ from pellucid.semconv.servers import SERVER_OPERATION_DURATION
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import ALERTS, INSTANCE, JOB, UP, by, number
 from pellucid_dashboards.rules import words
+from pellucid_dashboards.rules.discovery import UNANSWERED_AGE
 from pellucid_dashboards.rules.model import Alert, Record
 from pellucid_dashboards.rules.queries import increase, quantile, select
 from pellucid_exporters.alerting.definition import Context, seconds
@@ -25,11 +26,10 @@ _HEALTH: Final = words.dashboard("pellucid-telemetry-health")
 _OF_SERVICES: Final = (
     semconv.COMPOSE_DURATION,
     semconv.OPERATION_DURATION,
-    semconv.HUB_LISTING_DURATION,
-    semconv.MCP_OPERATION_DURATION,
     SERVER_OPERATION_DURATION,
 )
-"""What agents measure in each run, those of other frameworks with each model call or hub, and what tool servers do."""
+"""What agents measure in each run, those of other frameworks with each model call, and what tool servers do. Who asks hubs
+is in their records."""
 
 SERVICES: Final = "pellucid:service_series"
 
@@ -37,7 +37,9 @@ SERVICES: Final = "pellucid:service_series"
 def upkeep_records() -> Iterator[Record]:
     """Yield what is there now of each service: one series of it is read for an hour, instead of all."""
     kinds = (select(metric, suffix=suffix) for metric in _OF_SERVICES for suffix in ("_count", ""))
-    yield Record(name=SERVICES, expression=" or ".join(f"count by ({JOB}) ({each})" for each in kinds))
+    yield Record(
+        name=SERVICES, expression=" or ".join(f"count by ({JOB}) ({each})" for each in (*kinds, UNANSWERED_AGE))
+    )
 
 
 def upkeep_alerts(context: Context) -> Iterator[Alert]:

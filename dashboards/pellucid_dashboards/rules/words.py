@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import JOB
+from pellucid_dashboards.names import label
+from pellucid_dashboards.promql import DECLARED, JOB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,8 @@ def queried(expression: str, labels: Sequence[str], shown: str, otherwise: str) 
 
 def declared(name: str, otherwise: str = "") -> str:
     """Return a template of what processes have declared about the alert's hub in the last hour, or of another text."""
-    info, provider = series(semconv.HUB_INFO), label(semconv.PROVIDER_ID)
-    query = f'max by ({name}) (last_over_time({info}{{{name}!="",{JOB}=%q,{provider}=%q}}[1h]))'
+    provider = label(semconv.PROVIDER_ID)
+    query = f'max by ({name}) (last_over_time({DECLARED}{{{name}!="",{JOB}=%q,{provider}=%q}}[1h]))'
     found = f"{{{{ with printf `{query}` $labels.{JOB} $labels.{provider} | query }}}}"
     return f'{found}{{{{ . | first | label "{name}" }}}}{{{{ else }}}}{otherwise}{{{{ end }}}}'
 
