@@ -28,8 +28,8 @@ _OF_SERVICES: Final = (
     semconv.OPERATION_DURATION,
     SERVER_OPERATION_DURATION,
 )
-"""What agents measure in each run, those of other frameworks with each model call, and what tool servers do. Who asks hubs
-is in their records."""
+"""What agents measure in each run, those of other frameworks with each model call, and what tool servers do.
+Who asks hubs is in their records."""
 
 SERVICES: Final = "pellucid:service_series"
 
