@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import wraps
 from typing import Any, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -19,7 +19,6 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.tasks import call_soon
-from pellucid.errors import ConfigError
 from pellucid.module_names import renamed
 from pellucid.types import DepsT_co, JSONValue
 
@@ -260,6 +259,12 @@ class Limits:
             it, the least recently used lazy tools are deactivated; other tools never are.
         max_tool_calls: Tool calls of the whole run. Further calls are not run, and the model is called for a closing
             answer.
+        max_cost: US dollars that the model calls of the run may cost, with those of its sub-agents and those before it
+            was resumed. A call is made only if what it costs at least fits, and its `max_tokens` is at most what
+            remains. When the limit is reached, no further tool is run, and the model is called for a closing answer if
+            that still fits. The prices of all models must be known.
+        max_tokens: Tokens of these calls, input and output, in the same way.
+        max_model_calls: These calls, each attempt counted. The last one is kept for the closing answer.
         max_depth: Runs that may be nested in this one, one in another. A run that the code of a tool starts counts like
             that of a sub-agent. The call beyond is refused to the model.
         parallel_tools: Tool calls of one message that run concurrently.
@@ -277,6 +282,9 @@ class Limits:
     max_discoveries: int | None = None
     max_tool_tokens: int | None = None
     max_tool_calls: int | None = None
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    max_model_calls: int | None = None
     max_depth: int = 8
     parallel_tools: int = 8
     timeout: float | None = None
@@ -288,28 +296,10 @@ class Limits:
     max_result_bytes: int = 256 * 1024
 
     def __post_init__(self) -> None:
-        for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
-            self._check(name, int, 1, "must be at least 1")
-        self._check("max_depth", int, 0, "must not be negative; 0 allows no nested runs")
-        self._check("max_tool_tokens", int, 1, "must be at least 1, or None", is_optional=True)
-        self._check("max_discoveries", int, 0, "must not be negative; use None for the default", is_optional=True)
-        times = ("timeout", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")
-        for name in ("max_tool_calls", *times):
-            kinds = int if name == "max_tool_calls" else (int, float)
-            self._check(name, kinds, 0, "must not be negative; use None for no bound", is_optional=True)
+        if any(getattr(self, item.name) is not item.default for item in fields(self)):
+            from pellucid.limit_checks import check_limits
 
-    def _check(
-        self, name: str, kinds: type | tuple[type, ...], minimum: int, remedy: str, *, is_optional: bool = False
-    ) -> None:
-        value: Any = getattr(self, name)
-        if value is None and is_optional:
-            return
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        if not is_number:
-            kind = "a whole number" if kinds is int else "a number of seconds"
-            raise ConfigError(f"Limits({name}={value!r}): must be {kind}{', or None' if is_optional else ''}")
-        if not value >= minimum:  # not `<`, which lets NaN pass
-            raise ConfigError(f"Limits({name}={value!r}): {remedy}")
+            check_limits(self)
 
 
 def propagate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:

@@ -15,6 +15,7 @@ from pellucid import (
     Decision,
     DiscoveryContext,
     DiscoveryProvider,
+    Limits,
     ModelError,
     Reliability,
     Tool,
@@ -100,6 +101,12 @@ async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
             await call(provider, *tools)
 
 
+async def to_a_limit() -> None:
+    """Reach a limit of what a run spends: only a closing answer fits."""
+    model = ScriptedModel("done")
+    await within(Agent("a", model=model, tools=[scene.add], limits=Limits(max_model_calls=1)).run("hi"))
+
+
 async def with_openai() -> None:
     """Ask a model of OpenAI."""
     counts = {"text_tokens": 9, "image_tokens": 9, "audio_tokens": 9}
@@ -168,15 +175,14 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         await within(Agent("a", model=ScriptedModel("hi"), providers=[Flaky()], reliability=RELIABILITY).run("hi"))
         found_twice = [static_tools([scene.add]), ToolRegistry([scene.add])]
         await within(scene.agent(tools=(), providers=found_twice, collisions="prefix").run("hi"))
-        search = ScriptedModel(ToolCall("tool_search", {"query": "add"}), "done")
-        await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
+        model = ScriptedModel(ToolCall("tool_search", {"query": "add"}), "done")
+        await within(Agent("a", model=model, tools=[scene.add], registry_mode="lazy").run("hi"))
         add = replace(scene.add, serial=True, output_schema={"type": "boolean"}, on_invalid_output="report")
         twice = ScriptedModel([ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 3, "b": 4})], "done")
         await within(Agent("a", model=twice, tools=[add]).run("hi"))
+        await within(scene.agent(policy=lambda request: "allow").run("hi"))
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
-        await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
-        asking = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
-        agent = Agent("a", model=asking, tools=[scene.add], policy=lambda request: "ask")
+        agent = Agent("a", model=model, tools=[scene.add], policy=lambda request: "ask")
         waits = await within(agent.run("hi"))
         assert waits.checkpoint is not None
         decision = Decision(waits.approvals[0].approval_id, approved=True, decided_by="ann")
@@ -191,6 +197,7 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         background = replace(scene.add, execution="same-invocation")
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))
+        await to_a_limit()
         await with_openai()
         gauges = await in_store(tmp_path, telemetry)
         await over_mcp(modern_server().streamable_http_app, "refuse")

@@ -80,7 +80,15 @@ def test_few_failures_tell_nobody(trial: Make, alert: str, failures: int, fires:
 
 @pytest.mark.parametrize(
     "error",
-    ["approval_denied", "approval_expired", "permission_denied", "policy_halt", "unknown_tool", "max_tool_calls"],
+    [
+        "approval_denied",
+        "approval_expired",
+        "permission_denied",
+        "policy_halt",
+        "unknown_tool",
+        "max_tool_calls",
+        "max_cost",
+    ],
 )
 def test_refused_calls_are_no_failures(trial: Make, error: str) -> None:
     """Nor are they calls that hide failures among them: half of those that were made failed."""

@@ -36,7 +36,7 @@ def conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: 
     run.selection.count(only_discovered=all(call.name in catalog.discovering for call in calls))
     if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
         return "max_tool_calls"
-    return None
+    return run.nesting.budget.reached() if run.nesting.budget is not None else None
 
 
 def not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> list[ToolResult]:

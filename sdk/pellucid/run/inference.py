@@ -49,8 +49,9 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog, *, is_closing
     Raises:
         ModelError: the model failed; its own exception is the cause. With several models, the error of the last one
             has notes about the others.
+        BudgetReached: the call does not fit into what the run may spend.
     """
-    inference = _Inference(run, request, catalog, list(run.setup.models), is_closing)
+    inference = (run.nesting.inference or Inference)(run, request, catalog, list(run.setup.models), is_closing)
     if run.setup.reliability is not None:
         return await inference.guarded(run.setup.reliability)
     while True:
@@ -62,7 +63,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog, *, is_closing
 
 
 @dataclass(slots=True)
-class _Inference:
+class Inference:
     """Attempts to get an answer to one request.
 
     Attributes:

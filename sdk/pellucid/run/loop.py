@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from pellucid.run.configuration import record_configuration
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.inference import infer, without_repeated_ids
-from pellucid.run.outcomes import AWAITING, RunResult, Status
+from pellucid.run.outcomes import AWAITING, BudgetReached, RunResult, Status
 from pellucid.run.state import Run, enter_run, leave_run, stopped
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -43,9 +43,14 @@ async def execute(run: Run) -> RunResult[Any]:
         RunCancelled: the run's cancel token was cancelled.
         RunTimeout: the run passed its deadline.
         ToolError: the run is nested too deeply in others; it was not started.
+        ConfigError: its cost is limited, and a price is unknown; it was not started.
         PellucidError: a phase failed.
     """
     run.nesting.check_depth()
+    if run.nesting.is_budgeted:
+        from pellucid.run.budgeted import start_budget
+
+        start_budget(run)
     run.token = current_token()
     outcomes: list[RunResult[Any] | Exception] = []
     try:
@@ -147,6 +152,8 @@ def conclude(run: Run, b: Boundary) -> None:
         return
     if run.tally.model_calls and b.noted("finish_reasons") is None:
         b.note(finish_reasons=("error",))
+    if run.nesting.budget is not None:
+        run.nesting.budget.record(b)
     labels = {semconv.AGENT_NAME: run.scope.agent}
     if (model := b.noted("model")) is not None:
         labels[semconv.REQUEST_MODEL] = model
@@ -166,23 +173,32 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
 
         catalog, stop = await resume(run, b, run.pausing.resumption)
         response, can_repair = interrupted_answer(run)
-    while stop is None:
-        if response is None:
-            if run.scope.iteration >= run.limits.max_iterations + run.selection.discoveries:
-                break
-            response, catalog = await _iterate(run, b, can_repair=can_repair)
-        if calls := response.message.tool_calls:
-            run.check_stopped()
-            stop = conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
-        elif not await run.pausing.next_results(run, b):
-            if run.pausing.awaits_results:
-                stop = AWAITING
-            elif (answer := accept(run, b, response, can_repair=can_repair)) is not None:
-                return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
-            else:
+    try:
+        while stop is None:
+            if response is None:
+                if run.scope.iteration >= run.limits.max_iterations + run.selection.discoveries:
+                    break
+                response, catalog = await _iterate(run, b, can_repair=can_repair)
+            if calls := response.message.tool_calls:
+                run.check_stopped()
+                stop = conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+            elif not await run.pausing.next_results(run, b):
+                if (stop := _left_open(run, response)) is not None:
+                    break
+                if (answer := accept(run, b, response, can_repair=can_repair)) is not None:
+                    return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
                 can_repair = False
-        response = None
+            response = None
+    except BudgetReached as reached:
+        stop, catalog = reached.args
     return await _end(run, b, catalog, stop or "max_iterations", response)
+
+
+def _left_open(run: Run, response: ModelResponse) -> str | None:
+    """Return why the run ends with an answer that is not the final one: results are owed, or a limit has cut it off."""
+    if run.pausing.awaits_results:
+        return AWAITING
+    return run.nesting.budget.cut_short(response) if run.nesting.budget is not None else None
 
 
 async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: ModelResponse | None) -> RunResult[Any]:
@@ -196,7 +212,11 @@ async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: Mod
         return _finish(run, b, status, status, "tool_call")
     if response is None:
         run.pausing.deliver(run, b)
-        response = await _closing_answer(run, b, catalog, stop)
+        with suppress(BudgetReached):
+            response = await _closing_answer(run, b, catalog, stop)
+    if (budget := run.nesting.budget) is not None and (response is None or budget.cut_short(response) is not None):
+        return _finish(run, b, "limit_reached", stop, "length", budget.unfinished())
+    assert response is not None
     answer = accept(run, b, response, can_repair=False)
     assert answer is not None  # otherwise it raises
     return _finish(run, b, "limit_reached", stop, response.finish_reason, answer.value)
@@ -245,8 +265,8 @@ def _finish(
 ) -> RunResult[Any]:
     scope, messages = run.scope, run.conversation.messages
     b.note(stop_reason=stop_reason, finish_reasons=(finish_reason,))
-    answer = next(message for message in reversed(messages) if message.role == "assistant")
-    b.capture_output(lambda capturer: capturer.answer(answer, finish_reason))
+    if (answer := next((item for item in reversed(messages) if item.role == "assistant"), None)) is not None:
+        b.capture_output(lambda capturer: capturer.answer(answer, finish_reason))
     labels = {semconv.AGENT_NAME: scope.agent, semconv.STOP_REASON: stop_reason}
     scope.count(semconv.RUN_ITERATIONS, scope.iteration, labels, b.context)
     return RunResult(

@@ -9,13 +9,16 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.approvals.external import ExternalRequest
 from pellucid.messages import Message, ToolResult, Usage
-from pellucid.text import excerpt
 from pellucid.types import JSONObject, OutputT_co
 
-MOST_OUTPUT: Final = 2_000
-"""Maximum characters of an output that a notebook shows of a result."""
-
 Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval", "awaiting_tools"]
+
+
+class BudgetReached(Exception):
+    """The next model call does not fit into what the run may spend.
+
+    Its arguments are the name of the limit, and the catalogue that the call offered.
+    """
 
 
 AWAITING: Final = "awaiting"
@@ -30,7 +33,9 @@ class RunResult(Generic[OutputT_co]):
         status: `completed`; `limit_reached` if a limit made the model answer early; `awaiting_approval` if tool calls
             wait for a person, in which case resume with `agent.resume(checkpoint, decisions=...)`; `awaiting_tools` if
             other processes owe results, in which case resume with `agent.resume(checkpoint, results=...)`.
-        output: Text of the last answer, or its value if the agent has an output type; None while the run is paused.
+        output: Text of the last answer, or its value if the agent has an output type; None while the run is paused. If
+            a limit of cost, tokens or model calls left no room for a closing answer, or cut it off, an empty text or
+            what there is of it; None if the agent has an output type.
         messages: The whole conversation, ready to be the `history` of the next run, unless the run is paused.
         usage: Sum over all model calls, including those of sub-agents and those before the run was resumed; `None`
             where no call reported a value.
@@ -59,19 +64,9 @@ class RunResult(Generic[OutputT_co]):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print a summary in IPython and notebooks, where `repr` would show the whole conversation."""
-        counts = {"input": self.usage.input_tokens, "output": self.usage.output_tokens}
-        tokens = [f"{kind} tokens {'unknown' if count is None else count}" for kind, count in counts.items()]
-        cost = [] if self.usage.cost is None else [f"${self.usage.cost:.4g}"]
-        waits = [
-            (len(items), kind) for items, kind in ((self.approvals, "approvals"), (self.external, "results")) if items
-        ]
-        lines = [
-            f"RunResult {self.status} ({self.stop_reason}), run {self.run_id}",
-            ", ".join([f"{self.iterations} iterations", f"{len(self.messages)} messages", *tokens, *cost]),
-            *(f"waits for {number} {kind}" for number, kind in waits),
-            *([] if waits else [f"output: {excerpt(repr(self.output), MOST_OUTPUT)}"]),
-        ]
-        printer.text("\n".join(lines))
+        from pellucid.run.result_text import summary
+
+        printer.text(summary(self))
 
 
 @dataclass(frozen=True, slots=True)

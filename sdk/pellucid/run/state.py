@@ -32,6 +32,7 @@ from pellucid.tools.tool import Tool
 if TYPE_CHECKING:
     from pellucid.providers.skills import ActiveSkills, Skill
     from pellucid.reliability import Reliability
+    from pellucid.run.budget import Budget
     from pellucid.run.journal import LiveText
     from pellucid.selection.permission import Permissions
     from pellucid.telemetry.content import CapturedValue
@@ -293,6 +294,8 @@ class Nesting:
         deadline: Time at which the outer run must end, on the event loop's clock.
         may_wait: Whether the run can be resumed once it has paused.
         inner: Active runs nested in this one, with the ids of their calls; result ids of calls in the background.
+        budget: What the run may still spend on models, if that is limited; `pellucid.run.budgeted` sets it.
+        inference: Link through which its model calls then pass.
     """
 
     def __init__(self, run: Run) -> None:
@@ -305,10 +308,19 @@ class Nesting:
         self.deadline = math.inf
         self.may_wait = True
         self.inner: dict[Run, str] = {}
+        self.budget: Budget | None = None
+        self.inference: Callable[..., Any] | None = None
 
     def enter(self, outer: Run) -> None:
         """Nest this run in another one."""
         self.outer = outer
+
+    @property
+    def is_budgeted(self) -> bool:
+        """Whether this run, or one in which it is nested, has a limit of what it spends on models."""
+        own, outer = self._run.limits, self.outer
+        is_limited = (own.max_cost, own.max_tokens, own.max_model_calls) != (None, None, None)
+        return is_limited or (outer is not None and outer.nesting.budget is not None)
 
     def _count(self, starter: Nesting) -> None:
         """Count this run below the one whose code starts it, with a tool call or otherwise."""

@@ -128,6 +128,11 @@ async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
         result = await execute(run)
     finally:
         outer.nesting.release(run)
+    if result.status == "limit_reached" and not result.output:
+        raise ToolError(
+            f"Agent {run.scope.agent!r} has no answer: its limit {result.stop_reason} is reached.",
+            error_type=result.stop_reason,
+        )
     if result.checkpoint is None:
         return result.output
     return Suspended(result.checkpoint, result.approvals, result.external)

@@ -51,6 +51,10 @@ async def test_a_history_of_something_else_is_refused(way: str, history: Any, sa
         (lambda: Limits(tool_timeout="5"), ("Limits", "tool_timeout")),  # type: ignore[arg-type]  # what is refused
         (lambda: Limits(max_iterations=2.5), ("Limits", "max_iterations")),  # type: ignore[arg-type]  # what is refused
         (lambda: Limits(max_tool_calls=True), ("Limits", "max_tool_calls")),
+        (lambda: Limits(max_cost=math.nan), ("Limits", "max_cost")),
+        (lambda: Limits(max_cost="1"), ("Limits", "max_cost", "US dollars")),  # type: ignore[arg-type]  # what is refused
+        (lambda: Limits(max_tokens=1.5), ("Limits", "max_tokens")),  # type: ignore[arg-type]  # what is refused
+        (lambda: Limits(max_model_calls=-1), ("Limits", "max_model_calls")),
         (lambda: Limits(max_result_bytes=None), ("Limits", "max_result_bytes")),  # type: ignore[arg-type]  # what is refused
         (lambda: Decision("x", "yes"), ("Decision", "approved")),  # type: ignore[arg-type]  # what is refused
         (lambda: Decision("x", 1), ("Decision", "approved")),  # type: ignore[arg-type]  # what is refused
@@ -72,7 +76,7 @@ def test_a_value_of_the_wrong_type_is_refused(make: Callable[[], object], names:
 
 async def test_values_at_the_edge_are_taken() -> None:
     """No bound, an infinite one, whole seconds, and a history that is a tuple or an iterator."""
-    Limits(timeout=math.inf, tool_timeout=None, model_timeout=5, max_tool_calls=0, max_discoveries=0)
+    Limits(timeout=math.inf, tool_timeout=None, model_timeout=5, max_tool_calls=0, max_discoveries=0, max_cost=0)
     Decision("x", approved=False, arguments={}, decided_by="ann")
     agent = Agent("a", model=ScriptedModel("hi", "hi"))
     for history in ((Message("user", "a"),), iter([Message("user", "a")])):

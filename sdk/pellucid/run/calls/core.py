@@ -90,7 +90,7 @@ def _admit(run: Run, b: Boundary, call: Call) -> None:
     """Record a decision about a call, and count it.
 
     Raises:
-        ToolError: the run has ended or reached its limit of calls; the text tells the model what to do.
+        ToolError: the run has ended or reached a limit; the text tells the model what to do.
         PermissionDenied: the policy denied the tool when it was offered.
     """
     if call.approval is not None:
@@ -103,6 +103,8 @@ def _admit(run: Run, b: Boundary, call: Call) -> None:
                 f"Not run: the limit of {limit} tool calls for this run is reached. Answer with what you have.",
                 error_type="max_tool_calls",
             )
+        if run.nesting.budget is not None:
+            run.nesting.budget.check_call()
         check_halted(run)
     if call.denied is not None and run.setup.permissions is not None:
         from pellucid.selection.policy import Ruling

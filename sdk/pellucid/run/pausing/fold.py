@@ -90,6 +90,7 @@ def _with_outcome(state: Checkpoint, call_id: str, outcome: Checkpoint) -> Check
         tool_calls=max(state.tool_calls, outcome.tool_calls),
         discoveries=outcome.discoveries,
         usage=outcome.usage,
+        spent=outcome.spent,
         active=outcome.active,
         external=outcome.external,
         results=[*state.results, *results],

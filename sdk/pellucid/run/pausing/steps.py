@@ -47,6 +47,7 @@ def state_of(
         tool_calls=run.tally.tool_calls,
         discoveries=activation.iterations,
         usage=run.nesting.spent,
+        spent=run.nesting.budget.spent if run.nesting.budget is not None else {},
         active=activation.names,
         pins=run.selection.pins.to_dict() if has_pins else {},
         messages=dump_messages(messages),

@@ -1,0 +1,289 @@
+"""The budget of a run: what its model calls, and those of its sub-agents, may still cost.
+
+Before a call, what it costs at least is known: its input, which is the vendor's count of the last answer and an
+estimate of what is new, and a short answer. The longest answer that fits is its `max_tokens`. A call that offers tools
+also leaves enough for a closing answer without them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from pellucid import semconv
+from pellucid.errors import ToolError
+from pellucid.failures import contained
+from pellucid.messages import BlobPart, FilePart, Message, Part, ToolResult, UriPart, Usage
+from pellucid.models import ModelRequest, ModelResponse
+from pellucid.models.facts import ModelFacts
+from pellucid.telemetry import Boundary
+
+LEAST_ANSWER: Final = 256
+"""Tokens that must be left for the answer of a call."""
+
+LEAST_CLOSING: Final = 16
+"""Tokens that must be left for a closing answer; vendors refuse a lower `max_tokens`."""
+
+MOST_UNASKED: Final = 4_096
+"""Highest `max_tokens` that is sent if the agent's settings have none: every model can answer as much, and vendors
+refuse more than the model can."""
+
+MOST_ANSWER: Final = 2**17
+"""Tokens of the longest answer that is considered."""
+
+ATTACHMENT: Final = 256
+"""Estimated tokens of an image, or of other content that is not text."""
+
+_BYTES: Final = 4
+"""Bytes of JSON of one token."""
+
+_ROUNDING: Final = 1 + 1e-9
+"""Factor by which a sum of dollars may exceed its limit, because numbers such as 0.1 are not exact."""
+
+Amounts: TypeAlias = Mapping[str, float]
+"""Dollars, tokens and calls, by the names of their limits."""
+
+NOTHING: Final[Amounts] = {"max_cost": 0, "max_tokens": 0, "max_model_calls": 0}
+
+
+def plus(one: Amounts, other: Amounts, sign: int = 1) -> dict[str, float]:
+    """Return the sum of two amounts."""
+    return {name: one[name] + sign * other[name] for name in NOTHING}
+
+
+def limits_of(limits: Any) -> Amounts:
+    """Return those `Limits` that bound what a run spends on models."""
+    return {name: value for name in NOTHING if (value := getattr(limits, name)) is not None}
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What counts against the limits of one run: its calls, those of its sub-agents, and those before it was resumed.
+
+    Attributes:
+        limits: The limits.
+        used: Amounts of calls that have ended.
+        held: What the calls in flight cost at least.
+    """
+
+    limits: Amounts
+    used: Amounts = field(default_factory=lambda: NOTHING)
+    held: Amounts = field(default_factory=lambda: NOTHING)
+
+    def exceeded(self, need: Amounts) -> str | None:
+        """Return the name of a limit that this would exceed, or None."""
+        for name, limit in self.limits.items():
+            if not self.used[name] + self.held[name] + need[name] <= limit * _ROUNDING:  # not `>`, which lets NaN pass
+                return name
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A model call that may be made.
+
+    Attributes:
+        request: The request, with the highest `max_tokens` that fits.
+        model: The model.
+        tokens: Tokens of its input.
+        least: What it costs at least, which is held until it ends.
+        offers_tools: Whether the run goes on if the answer calls tools.
+    """
+
+    request: ModelRequest
+    model: ModelFacts
+    tokens: int
+    least: Amounts
+    offers_tools: bool
+
+
+class Budget:
+    """What a run may still spend on models.
+
+    Attributes:
+        own: Account of the run, if it has limits of its own.
+        outer: Budget of the run in which it is nested.
+        closing: What its closing answer will cost, which the calls of its sub-agents leave.
+    """
+
+    def __init__(self, run: Any, own: Account | None, outer: Budget | None) -> None:
+        self.own, self.outer = own, outer
+        self.closing = NOTHING
+        self._run = run
+        self._model: ModelFacts = run.setup.models[0]
+        self._offers_tools = True  # whether the last call did
+        self._overhead = 0  # estimated tokens of a request besides its messages
+        self._counted: int | None = None  # tokens of the messages so far, as the vendor counts them
+        self._seen = 0  # number of these messages
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What the account of the run has, for a checkpoint."""
+        return dict(self.own.used) if self.own is not None else {}
+
+    def accounts(self) -> Iterator[tuple[Account, Amounts]]:
+        """Yield the accounts that a call of this run counts against, with what it leaves for outer closing answers."""
+        budget: Budget | None = self
+        kept = NOTHING
+        while budget is not None:
+            if budget.own is not None:
+                yield budget.own, kept
+            if (budget := budget.outer) is not None:
+                kept = plus(kept, budget.closing)
+
+    @property
+    def limits_cost(self) -> float | None:
+        """The least `max_cost` that the calls of this run count against."""
+        return min((a.limits["max_cost"] for a, _ in self.accounts() if "max_cost" in a.limits), default=None)
+
+    def admit(self, model: ModelFacts, request: ModelRequest, *, is_closing: bool) -> Admitted | str:
+        """Return a call that fits, and hold what it costs at least; or the name of the limit that it would exceed."""
+        self._model = model
+        self._offers_tools = offers_tools = bool(request.tools) and not is_closing
+        self._overhead = _overhead(request)
+        tokens, asked = self._tokens(request.messages), request.settings.get("max_tokens")
+        most = asked if asked is not None else MOST_ANSWER
+        least = min(LEAST_CLOSING if is_closing else LEAST_ANSWER, most)
+
+        def exceeded(answer: int) -> str | None:
+            return self._exceeded(self._need(tokens, answer, offers_tools=offers_tools))
+
+        if exceeded(most) is not None:
+            if (limit := exceeded(least)) is not None:
+                return limit
+            sizes = range(least, most + 1)
+            most = least - 1 + bisect_left(sizes, True, key=lambda answer: exceeded(answer) is not None)
+        if asked is not None or most <= MOST_UNASKED:
+            request = replace(request, settings={**request.settings, "max_tokens": most})
+        call = Admitted(request, model, tokens, self._need(tokens, least, offers_tools=False), offers_tools)
+        for account, _ in self.accounts():
+            account.held = plus(account.held, call.least)
+        return call
+
+    def settle(self, call: Admitted, response: ModelResponse) -> None:
+        """Count an answer: as the vendor counts, or what it is estimated to be."""
+        usage, message = response.usage, response.message
+        known = usage.input_tokens is not None and usage.output_tokens is not None
+        tokens = usage.input_tokens if usage.input_tokens is not None else call.tokens
+        answer = usage.output_tokens if usage.output_tokens is not None else estimate(message.parts)
+        self._count(call, tokens, answer, usage.cost)
+        self._counted, self._seen = tokens + answer if known else None, len(call.request.messages) + 1
+        if call.offers_tools:
+            self.closing = self._closing(tokens + answer)
+
+    def fail(self, call: Admitted, answer: str | None) -> None:
+        """Count a call that failed: as a call, and what its tokens are estimated to be if it had begun to answer."""
+        if answer is None:
+            self._end(call, {**NOTHING, "max_model_calls": 1})
+        else:
+            self._count(call, call.tokens, len(answer) // _BYTES, None)
+
+    def reached(self) -> str | None:
+        """Return the name of the limit that a further call like the last one would exceed, or None."""
+        asked = self._run.setup.settings.get("max_tokens", LEAST_ANSWER)
+        tokens = self._tokens(self._run.conversation.messages)
+        return self._exceeded(self._need(tokens, min(LEAST_ANSWER, asked), offers_tools=self._offers_tools))
+
+    def check_call(self) -> None:
+        """Check that a tool may be run, whose result the model can still read.
+
+        Raises:
+            ToolError: a limit is reached.
+        """
+        if (limit := self.reached()) is not None:
+            raise ToolError(
+                f"Not run: the limit {limit} of this run is reached. Answer with what you have.", error_type=limit
+            )
+
+    def cut_short(self, response: ModelResponse) -> str | None:
+        """Return the name of the limit that cut an answer off, or None if it is whole."""
+        return self.reached() if response.finish_reason == "length" else None
+
+    def unfinished(self) -> str | None:
+        """Return the output of a run without a whole closing answer."""
+        last: Message = self._run.conversation.messages[-1]
+        if self._run.setup.output is not None:
+            return None
+        return last.text if last.role == "assistant" else ""
+
+    def record(self, b: Boundary) -> None:
+        """Record the limit that ended the run, and what was spent of it."""
+        name = b.noted("stop_reason")
+        accounts = [account for account, _ in self.accounts() if name in account.limits]
+        if accounts:
+            tightest = min(accounts, key=lambda account: account.limits[name] - account.used[name])
+            value, used = float(tightest.limits[name]), float(tightest.used[name])
+            b.attributes({semconv.LIMIT_VALUE: value, semconv.LIMIT_USED: used})
+
+    def price(self, tokens: int, answer: int) -> float:
+        """Return the cost of a call in US dollars; infinite if it is unknown, 0 if no limit depends on it."""
+        if self.limits_cost is None:
+            return 0.0
+        model, usage = self._model, Usage(input_tokens=tokens, output_tokens=answer)
+        try:
+            cost = self._run.setup.prices(model.provider_name, model.name, usage, model.name)
+            return math.inf if cost is None else float(cost)
+        except BaseException as error:  # noqa: BLE001  (price tables are the application's)
+            self._run.scope.fault("prices", contained(error))
+            return math.inf
+
+    def _need(self, tokens: int, answer: int, *, offers_tools: bool) -> dict[str, float]:
+        need = {"max_cost": self.price(tokens, answer), "max_tokens": tokens + answer, "max_model_calls": 1}
+        return plus(need, self._closing(tokens + answer)) if offers_tools else need
+
+    def _closing(self, tokens: int) -> Amounts:
+        """Return what a closing answer costs after so many tokens."""
+        most = min(LEAST_ANSWER, self._run.setup.settings.get("max_tokens", LEAST_ANSWER))
+        return self._need(tokens, most, offers_tools=False)
+
+    def _exceeded(self, need: Amounts) -> str | None:
+        for account, kept in self.accounts():
+            if (name := account.exceeded(plus(need, kept))) is not None:
+                return name
+        return None
+
+    def _tokens(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of a request with these messages: as the vendor counts, and an estimate of what is new."""
+        counted, new = (self._counted, messages[self._seen :]) if self._counted is not None else (None, messages)
+        known = counted if counted is not None else self._overhead
+        return known + sum(estimate(message.parts) for message in new)
+
+    def _count(self, call: Admitted, tokens: int, answer: int, cost: float | None) -> None:
+        if cost is None:
+            cost = self.price(tokens, answer)
+            cost = cost if cost < math.inf else call.least["max_cost"]
+        self._end(call, {"max_cost": cost, "max_tokens": tokens + answer, "max_model_calls": 1})
+
+    def _end(self, call: Admitted, used: Amounts) -> None:
+        for account, _ in self.accounts():
+            account.held = plus(account.held, call.least, -1)
+            account.used = plus(account.used, used)
+
+
+def estimate(parts: Sequence[Part]) -> int:
+    """Return the approximate number of tokens of the parts of a message."""
+    tokens = size = 0
+    for part in parts:
+        if isinstance(part, BlobPart | FilePart | UriPart):
+            tokens += ATTACHMENT
+        elif isinstance(part, ToolResult) and isinstance(part.response, tuple):
+            tokens += estimate(part.response)
+        else:
+            size += _size(part.to_dict())
+    return tokens - -size // _BYTES
+
+
+def _overhead(request: ModelRequest) -> int:
+    """Return the approximate number of tokens of a request without its messages."""
+    size = len((request.instructions or "").encode("utf-8", "replace"))
+    if request.output is not None:
+        size += _size(request.output.schema)
+    return -(-size // _BYTES) + sum(-(-_size(tool.to_dict()) // _BYTES) for tool in request.tools)
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
