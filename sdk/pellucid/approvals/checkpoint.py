@@ -50,7 +50,7 @@ class Checkpoint:
         tool_calls: Calls dispatched so far.
         discoveries: Iterations so far that only discovered tools.
         usage: Usage so far.
-        spent: What counts against `max_cost`, `max_tokens` and `max_model_calls` so far, if the run has one of them.
+        spent: What counts against `max_cost`, `max_tokens` and `max_model_calls` so far, if one of them applies.
         active: Names of the active lazy tools.
         pins: Digests of the tools as the model was given them; see `selection/pins.py`.
         messages: The conversation; the last message has the waiting calls.

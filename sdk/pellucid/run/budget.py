@@ -122,8 +122,16 @@ class Budget:
 
     @property
     def spent(self) -> dict[str, float]:
-        """What the account of the run has, for a checkpoint."""
-        return dict(self.own.used) if self.own is not None else {}
+        """What the account of the run has, and how many tokens the vendor counted last, for a checkpoint."""
+        counted = {"counted": self._counted, "seen": self._seen} if self._counted is not None else {}
+        return {**(self.own.used if self.own is not None else {}), **counted}
+
+    def restore(self, spent: Mapping[str, float]) -> None:
+        """Restore what was `spent` when the run paused."""
+        if self.own is not None:
+            self.own.used = {name: spent.get(name, 0) for name in NOTHING}
+        if "counted" in spent:
+            self._counted, self._seen = int(spent["counted"]), int(spent["seen"])
 
     def accounts(self) -> Iterator[tuple[Account, Amounts]]:
         """Yield the accounts that a call of this run counts against, with what it leaves for outer closing answers."""

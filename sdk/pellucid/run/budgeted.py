@@ -10,7 +10,7 @@ from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.messages import Usage
 from pellucid.models import ModelResponse
 from pellucid.models.facts import ModelFacts
-from pellucid.run.budget import NOTHING, Account, Budget, limits_of
+from pellucid.run.budget import Account, Budget, limits_of
 from pellucid.run.inference import Inference
 from pellucid.run.outcomes import BudgetReached
 from pellucid.run.state import Run, Setup
@@ -25,9 +25,9 @@ def start_budget(run: Run) -> None:
     """
     limits, outer = limits_of(run.limits), run.nesting.outer
     own = Account(limits) if limits else None
-    if own is not None and (resumed := run.pausing.resumption) is not None:
-        own.used = {**NOTHING, **(resumed.checkpoint.spent or _known(resumed.checkpoint.usage))}
     budget = Budget(run, own, outer.nesting.budget if outer is not None else None)
+    if (resumed := run.pausing.resumption) is not None:
+        budget.restore(resumed.checkpoint.spent or _known(resumed.checkpoint.usage))
     if (max_cost := budget.limits_cost) is not None:
         for setup in _agents(run.setup):
             for model in setup.models:
