@@ -32,9 +32,6 @@ MOST_UNASKED: Final = 4_096
 """Highest `max_tokens` that is sent if the agent's settings have none: every model can answer as much, and vendors
 refuse more than the model can."""
 
-MOST_ANSWER: Final = 2**17
-"""Tokens of the longest answer that is considered."""
-
 ATTACHMENT: Final = 256
 """Estimated tokens of an image, or of other content that is not text."""
 
@@ -154,7 +151,7 @@ class Budget:
         self._offers_tools = offers_tools = bool(request.tools) and not is_closing
         self._overhead = _overhead(request)
         tokens, asked = self._tokens(request.messages), request.settings.get("max_tokens")
-        most = asked if asked is not None else MOST_ANSWER
+        most = asked if asked is not None else MOST_UNASKED
         least = min(LEAST_CLOSING if is_closing else LEAST_ANSWER, most)
 
         def exceeded(answer: int) -> str | None:
@@ -165,7 +162,6 @@ class Budget:
                 return limit
             sizes = range(least, most + 1)
             most = least - 1 + bisect_left(sizes, True, key=lambda answer: exceeded(answer) is not None)
-        if asked is not None or most <= MOST_UNASKED:
             request = replace(request, settings={**request.settings, "max_tokens": most})
         call = Admitted(request, model, tokens, self._need(tokens, least, offers_tools=False), offers_tools)
         for account, _ in self.accounts():
