@@ -66,9 +66,8 @@ SILENCE: Final = "pellucid:hub_silence_seconds:max"
 _PROCESS: Final = f"{HUB}, {INSTANCE}"
 
 
-def duration_of(percent: int) -> str:
-    """Return the name of the series of a quantile of requests over 5 min, in seconds."""
-    return f"pellucid:discovery_duration_seconds:p{percent}_5m"
+P95: Final = "pellucid:discovery_duration_seconds:p95_5m"
+"""Series of the 95th percentile of requests over 5 min, in seconds."""
 
 
 def discoveries(window: str) -> str:
@@ -134,10 +133,9 @@ def window_records(context: Context, *windows: str) -> Iterator[Record]:
 
 
 def latency_records(context: Context) -> Iterator[Record]:
-    """Yield the recording rules of quantiles."""
-    for percent in (50, 95, 99):
-        expression = quantile(percent / 100, semconv.HUB_LISTING_DURATION, window=context.window(300), labels=HUB)
-        yield Record(name=duration_of(percent), expression=expression)
+    """Yield the recording rule of the latency."""
+    expression = quantile(0.95, semconv.HUB_LISTING_DURATION, window=context.window(300), labels=HUB)
+    yield Record(name=P95, expression=expression)
 
 
 def wait_records(context: Context) -> Iterator[Record]:

@@ -25,12 +25,12 @@ from pellucid_dashboards.rules.discovery import (
     HUB,
     LAST_SUCCESS,
     OBJECTIVE,
+    P95,
     SILENCE,
     UNANSWERED_AGE,
     WINDOWS,
     budget,
     discoveries,
-    duration_of,
     hub_requests,
     over_objective,
     round_trips,
@@ -47,7 +47,7 @@ _OWN: Final = (JOB, _PROVIDER)
 _PROCESS: Final = f"{HUB}, {INSTANCE}"
 _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
 _DECLARED: Final = queried(f"max({OBJECTIVE}{{%s}})", _OWN, "humanizeDuration", "none declared")
-_P95: Final = queried(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
+_P95: Final = queried(f"{P95}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 _NAMES: Final = {seconds: name for name, seconds in WINDOWS.items()}
 
@@ -204,7 +204,7 @@ def cache_misses(context: Context) -> Alert:
         expression=f"""
 {mostly(discoveries("10m"), HUB, misses, lookups, above=limit, least=least)}
 and on ({HUB}) max by ({HUB}) ({select(semconv.DISCOVERY_TTL)}) > 0
-and on ({HUB}) {duration_of(95)} > on ({HUB}) {OBJECTIVE} * {number(thresholds.cache_misses_near)}
+and on ({HUB}) {P95} > on ({HUB}) {OBJECTIVE} * {number(thresholds.cache_misses_near)}
 """,
     )
 

@@ -35,7 +35,8 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
     latest = f"last_over_time({classic}[{window}]) or histogram_count(last_over_time({native}[{window}]))"
     # Prometheus may switch from one kind to the other.
-    before = f"({classic} offset {window} or {native} offset {window})"
+    # Of what is inside `histogram_count`, Prometheus reads no buckets.
+    before = f"({classic} offset {window} or histogram_count({native} offset {window}))"
     branches = (
         f"(({latest}) unless {before} {unsure})",
         f"increase({classic}[{window}])",
