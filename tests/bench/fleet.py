@@ -187,8 +187,9 @@ def step(fleet: Fleet, runs: int, rate: float) -> list[str]:
         )
     print(f"  queues: at most {watch.fullest:.1%} full; dropped by processes {dropped:.0f}, by servers {refused:.0f}")
     print(f"  spans: {counted(before, after)}; {fleet.stored() - stored:,} bytes more on disk", flush=True)
-    if refused:
-        print("".join(f"  {name}: {complaint(fleet.running[name])}\n" for name in TELEMETRY))
+    for name in TELEMETRY:
+        if refused and (line := complaint(fleet.running[name])):
+            print(f"  {name}: {line}")
     reasons = {
         "processes drop telemetry": dropped > 0,
         "Collector or Jaeger refuse or fail": refused > 0,
@@ -209,10 +210,12 @@ def nothing_is_lost(fleet: Fleet) -> None:
     """Compare what processes made with what the servers have."""
     prometheus, jaeger = prometheus_of(fleet.running), Jaeger(fleet.running["jaeger"].url())
     until(lambda: prometheus.value(RUNS) == fleet.made, PATIENCE)
-    stored = read(fleet.running).counts["jaeger", "sent"]
+    counts = read(fleet.running).counts
+    taken, stored = counts["otel-collector", "sent"], counts["jaeger", "sent"]
     whole = sum(len(jaeger.spans(trace)) == SPANS for trace in fleet.traces)
     print(f"\nruns: {fleet.made:,} made, {prometheus.value(RUNS) or 0:,.0f} in Prometheus")
-    print(f"spans: {fleet.made * SPANS:,} made ({SPANS} a run), {stored:,.0f} stored by Jaeger")
+    print(f"spans: {fleet.made * SPANS:,} made ({SPANS} a run), {taken:,.0f} taken by Jaeger")
+    print(f"spans that were sent to Jaeger again after a timeout: {max(0, stored - taken):,.0f}")
     print(f"traces: {whole:,} of {len(fleet.traces):,} that were looked for are whole in Jaeger")
 
 
@@ -225,7 +228,7 @@ def of_prometheus(fleet: Fleet) -> None:
         "bytes of the heap": "go_memstats_heap_inuse_bytes{instance=~'.*:9090'}",
         "processors": "rate(process_cpu_seconds_total{instance=~'.*:9090'}[2m])",
         "missed evaluations": "sum(prometheus_rule_group_iterations_missed_total)",
-        "targets that do not answer": "count(up == 0) or vector(0)",
+        "targets that do not answer": "count(up{job!='stack'} == 0) or vector(0)",
         "series of one process": f"count({{instance='{urlsplit(fleet.processes[0].url).netloc}'}})",
     }
     print("\nPrometheus: " + "; ".join(f"{name} {prometheus.value(query) or 0:,.2f}" for name, query in asked.items()))
@@ -281,8 +284,8 @@ def main() -> None:
                     break
             nothing_is_lost(running)
             of_prometheus(running)
+            spans = read(running.running).counts["otel-collector", "sent"]
             services = running.running.services
-        spans = running.made * SPANS
         stored, block = running.stored(), block_of(services["prometheus"])
         print(f"Jaeger, stopped: {stored:,} bytes on disk, {stored / max(1, spans):,.0f} a span")
         print(

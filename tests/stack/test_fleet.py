@@ -26,7 +26,7 @@ def test_the_fleet_is_measured_and_nothing_is_lost() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "runs: 100 made, 100 in Prometheus" in done.stdout
-    assert "spans: 2,400 made (24 a run), 2,400 stored by Jaeger" in done.stdout
+    assert "spans: 2,400 made (24 a run), 2,400 taken by Jaeger" in done.stdout
     assert "traces: 1 of 1 that were looked for are whole in Jaeger" in done.stdout
     for name in ("processes", "otel-collector", "jaeger", "prometheus"):
         assert re.search(rf"^  {name} +\d+\.\d s of processors", done.stdout, re.MULTILINE)
