@@ -94,10 +94,10 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
     ) -> None:
         check_options("Agent()", options, AgentOptions)
         load_backend()
-        load_capture(options.get("telemetry"))
         self._output = output
         options = copied(options)
         setup = make_setup(name, output, options, Listeners())
+        load_capture(options.get("telemetry"))
         # The last one counts; the others are those that it overrides.
         configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
         self._configured = configured

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
-from pellucid.models import Model, Prices, PublishedPrices, Settings
+from pellucid.models import PublishedPrices, Settings
 from pellucid.models.base import require_model
 from pellucid.models.facts import ModelFacts
 from pellucid.models.names import resolve
@@ -20,14 +19,19 @@ from pellucid.run.state import Setup
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool, tool
-from pellucid.tools.catalog import Catalogs, check_mode
-from pellucid.tools.collisions import check_policy
-from pellucid.tools.tool import PlainFunction
+from pellucid.tools.catalog import Catalogs
 
 if TYPE_CHECKING:
     from pellucid.providers.skills import SkillProvider
     from pellucid.selection import Policy
     from pellucid.selection.permission import Permissions
+
+
+def _is_plain(option: str, value: object) -> bool:
+    """Return whether a value is so usual that its check need not be loaded."""
+    if option == "tools":
+        return isinstance(value, tuple) and all(isinstance(item, Tool) or callable(item) for item in value)
+    return option == "model" or (option in ("instructions", "description") and isinstance(value, str))
 
 
 def copied(options: AgentOptions[Any]) -> AgentOptions[Any]:
@@ -58,15 +62,18 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     agent = f"Agent {name!r}"
     model = options["model"]
     model = resolve(model) if isinstance(model, str) else require_model(model, agent)
-    collisions, registry_mode = options.get("collisions", "error"), options.get("registry_mode", "full")
-    prices = _prices(agent, model, options.get("prices"))
-    check_policy(agent, collisions)
-    check_mode(agent, registry_mode)
+    if not all(_is_plain(option, value) for option, value in options.items()):
+        from pellucid.option_values import check_values
+
+        check_values(agent, options)
+    prices = options.get("prices")
+    prices = PublishedPrices() if prices is None else prices
+    load_prices(prices, [(facts.provider_name, facts.name) for facts in ModelFacts.of_all(model)])
     loader = _loader(options)
-    tools = _tools(agent, options.get("tools", ()))
+    tools = [item if isinstance(item, Tool) else tool(item) for item in options.get("tools", ())]
     listers = _listers(agent, tools, options, loader)
     answer_type = Output(output) if output is not None and output is not str else None
-    settings = _checked(agent, options.get("settings") or Settings())
+    settings = (options.get("settings") or Settings()).copy()
     limits = options.get("limits") or Limits()
     return Setup(
         name=name,
@@ -81,24 +88,13 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
         tools=tuple(tools),
         listers=listers,
         limits=limits,
-        catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
+        catalogs=Catalogs(options.get("collisions", "error"), is_lazy=options.get("registry_mode") == "lazy"),
         listeners=listeners,
         skills=loader.skills if loader is not None else {},
         permissions=_permissions(options.get("policy"), limits),
         pin=options.get("pin", False),
         is_warm=options.get("warm", False),
     )
-
-
-def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
-    if prices is not None and not callable(prices):
-        raise ConfigError(
-            f"{agent}: prices must be a function of provider, model and usage; for fixed prices use "
-            f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
-        )
-    prices = prices if prices is not None else PublishedPrices()
-    load_prices(prices, [(facts.provider_name, facts.name) for facts in ModelFacts.of_all(model)])
-    return prices
 
 
 def _loader(options: AgentOptions[Any]) -> SkillProvider | None:
@@ -139,28 +135,3 @@ def _listers(
     if loader is not None:
         listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
     return listers
-
-
-def _tools(agent: str, tools: Sequence[Tool[Any] | PlainFunction[..., object]]) -> list[Tool]:
-    if not isinstance(tools, Iterable):
-        raise ConfigError(f"{agent}: tools={tools!r} is not a sequence; give a list of tools and functions")
-    items = list(tools)
-    for index, item in enumerate(items):
-        if not isinstance(item, Tool) and not callable(item):
-            raise ConfigError(f"{agent}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
-    return [item if isinstance(item, Tool) else tool(item) for item in items]
-
-
-def _checked(agent: str, settings: Settings) -> Settings:
-    allowed = Settings.__annotations__
-    for name in settings:
-        if name not in allowed:
-            close = get_close_matches(name, allowed, 1)
-            raise ConfigError(
-                f"{agent}: unknown setting {name!r}; "
-                f"{f'did you mean {close[0]!r}? ' if close else ''}"
-                f"known settings are {', '.join(allowed)}; settings of a single vendor go into `extra`"
-            )
-    if isinstance(settings.get("stop_sequences"), str):
-        raise ConfigError(f"{agent}: the setting stop_sequences must be a list of texts, not one text")
-    return settings.copy()

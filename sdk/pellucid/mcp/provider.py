@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from shutil import which
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypedDict, Unpack
 
@@ -194,7 +195,17 @@ class MCPProvider:
             cwd: The working directory of the process.
             errlog: A file for the standard error, which otherwise goes to the logger `pellucid.mcp` at level DEBUG.
             **options: See the class.
+
+        Raises:
+            ConfigError: an option is invalid, or `command` has its arguments, too.
         """
+        words, is_program = command.split(), which(command) is not None or Path(cwd or "", command).exists()
+        if len(words) > 1 and not args and not is_program:
+            separate = ", ".join(map(repr, words))
+            raise ConfigError(
+                f"MCPProvider {id!r}: command={command!r} is not the name of a program; "
+                f"pass arguments separately: MCPProvider.stdio({separate}, id={id!r})"
+            )
         parameters = StdioServerParameters(command=command, args=list(args), env=dict(env or {}), cwd=cwd)
         return cls(over_stdio(parameters, errlog), id=id, **options)
 
