@@ -16,7 +16,7 @@ PellucidError
 ├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
 │  ├─ ModelTimeout                it did not respond in time; also a TimeoutError
 │  └─ OutputError                 its answer is not of the type given as `Agent(output=)`
-├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason, messages
+├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason
 ├─ ReliabilityFailFast            a reliability rule ended the run; carries kind, reason
 ├─ CheckpointError                the checkpoint or a decision is not valid; also a ValueError
 │  └─ AlreadyResumed              the checkpoint was resumed before; carries checkpoint_id
@@ -35,6 +35,7 @@ PellucidError
    └─ PermissionDenied            the permission policy denied the tool; carries tool_name, reason
 ```
 
+Each error that a run raises carries `messages`, `usage`, `run_id`, `trace_id` and `iterations` of the run.
 The exception of the hub, model or tool itself is always the `__cause__`.
 """
 
@@ -101,11 +102,24 @@ ErrorKind: TypeAlias = Literal[
 class PellucidError(Exception):
     """Root of all errors.
 
+    Each error that a run raises tells of the run; another error has the defaults.
+
     Attributes:
         error_type: Value of `error.type` in telemetry, of low cardinality.
+        messages: Conversation of the run until it failed, as `Message` objects: a `history` to continue from. A call
+            that had no result yet has one that says so.
+        usage: `Usage` of the run, as in its `RunResult`; None if no run raised the error.
+        run_id: Id of the run.
+        trace_id: Trace of the run, in 32 hexadecimal digits; all zero if nothing was traced.
+        iterations: Passes of the loop, including the one that failed.
     """
 
     error_type: str = ""
+    messages: tuple[Any, ...] = ()
+    usage: Any = None
+    run_id: str = ""
+    trace_id: str = ""
+    iterations: int = 0
 
 
 class FailureDetails(TypedDict, total=False):
@@ -595,7 +609,6 @@ class PolicyHalt(PellucidError):
         tool_name: Name of the tool that the decision was about.
         stage: `offer`, `activation` or `dispatch`.
         reason: Reason given by the policy.
-        messages: Conversation until the halt, with a result for every call in it.
     """
 
     error_type = "policy_halt"
@@ -608,4 +621,3 @@ class PolicyHalt(PellucidError):
         self.tool_name = tool_name
         self.stage = stage
         self.reason = reason
-        self.messages: tuple[Any, ...] = ()

@@ -49,6 +49,7 @@ async def dispatch(
     repeated = [request for request in requests if first.setdefault(request.id, request) is not request]
     slots = anyio.CapacityLimiter(run.limits.parallel_tools) if len(first) > 1 else None
     outcomes: dict[str | None, Outcome] = {}
+    run.conversation.dispatched = requests, outcomes
 
     async def work(request: ToolCall) -> None:
         outcomes[request.id] = await handle(run, catalog, request, approvals, slots)

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, format_trace_id
 
 from pellucid import semconv
 from pellucid.concurrency.race import begins_at_once, race
-from pellucid.errors import JournalError, PolicyHalt, RunCancelled
+from pellucid.errors import JournalError, RunCancelled
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
 from pellucid.run.answers import accept
@@ -83,9 +83,9 @@ async def execute(run: Run) -> RunResult[Any]:
     # A run that ended while it was being stopped keeps the outcome recorded on its span.
     if isinstance(outcome, RunResult):
         return outcome
-    if outcome is not None:
-        raise outcome
-    raise stopped(run)
+    from pellucid.run.failure import carrying
+
+    raise carrying(run, outcome if outcome is not None else stopped(run))
 
 
 @contextmanager
@@ -117,6 +117,7 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
 async def _observed(run: Run) -> RunResult[Any]:
     """Run the loop within the boundary of the run."""
     with opened(run) as (b, links):
+        run.scope.trace_id = format_trace_id(b.span.get_span_context().trace_id)
         scope_token, run_token = enter_scope(run.scope), enter_run(run)
         run.scope.open[run] = partial(conclude, run, b)  # also if it is abandoned
         try:
@@ -127,9 +128,6 @@ async def _observed(run: Run) -> RunResult[Any]:
                 return await _loop(run, b)
             finally:
                 await run.pausing.stop(run)
-        except PolicyHalt as halt:
-            halt.messages = tuple(run.conversation.messages)
-            raise
         except (JournalError, anyio.get_cancelled_exc_class()) as error:
             # Another process continues a durable run, unless it was cancelled or passed its deadline.
             if run.journal.is_durable:
@@ -276,7 +274,7 @@ def _finish(
         usage=run.nesting.spent,
         iterations=scope.iteration,
         stop_reason=stop_reason,
-        trace_id=format_trace_id(b.span.get_span_context().trace_id),
+        trace_id=scope.trace_id,
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),
         **run.pausing.in_result(run, b),

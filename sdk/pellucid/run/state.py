@@ -125,12 +125,14 @@ class Conversation:
         answered_by: Name of the model that answered last.
         skills: Reader of the active skills, if the agent has skills.
         journalled: Number of messages that the journal has, if the run is durable.
+        dispatched: The calls of the last message that had several, and their outcomes so far, by ids.
     """
 
     messages: list[Message]
     answered_by: str
     skills: ActiveSkills | None
     journalled: int
+    dispatched: tuple[Sequence[ToolCall], Mapping[str | None, object]] = (), {}
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

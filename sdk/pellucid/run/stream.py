@@ -17,6 +17,7 @@ from anyio.lowlevel import current_token
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ConfigError
 from pellucid.events import Event
+from pellucid.run.failure import carrying
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
@@ -42,13 +43,15 @@ class RunStream(Generic[OutputT_co]):
         """Result of the run, once its events have been read to the end.
 
         Raises:
-            ConfigError: the run has not ended, or failed.
+            ConfigError: the run has not ended, or has no result; the error then carries its conversation, as that of
+                the run does.
         """
         production = self._production
-        if production is not None and production.error is not None:
-            raise ConfigError("the run has no result, because it failed") from production.error
-        if production is None or production.result is None:
+        if production is None or not production.has_ended:
             raise ConfigError("the run has not ended; read its events to the end before using the result")
+        if production.result is None:
+            reason = "it failed" if production.error is not None else "its block was left before it ended"
+            raise carrying(self._run, ConfigError(f"the run has no result, because {reason}")) from production.error
         return production.result
 
     async def __aenter__(self) -> Self:
@@ -98,6 +101,11 @@ class _Production:
         """Give an event of the run to the reader, and none of a round trip that outlives the run."""
         if event.run_id == self._run.scope.run_id:
             self.send.send_nowait(event)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return self._ended.is_set()
 
     async def produce(self) -> None:
         """Run to the end, and always close the stream."""

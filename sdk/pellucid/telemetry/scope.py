@@ -52,6 +52,7 @@ class Scope:
     Attributes:
         agent: Name of the agent.
         run_id: Id of the run; empty for work that belongs to no run.
+        trace_id: Trace of the run, in hexadecimal digits; all zero before it has one.
         identity: Identity of the run.
         iteration: Current iteration, 1-based; 0 before the first.
         deadline: Deadline of the run in seconds, on the event loop's clock.
@@ -71,6 +72,8 @@ class Scope:
         tracer: Tracer of the pipeline's tracer provider; None if it makes no spans.
         is_measured: Whether measurements reach a meter provider that keeps them.
     """
+
+    trace_id = "0" * 32
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from pellucid.testing import FakeHub, ScriptedModel
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 def abs_of(number: int) -> int:
     """Return the absolute value of a number."""
     return abs(number)
