@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
-from pellucid.approvals.checkpoint import Checkpoint
-from pellucid.approvals.decisions import Decision
-from pellucid.approvals.external import ExternalResult
 from pellucid.concurrency.block import Within
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.concurrency.tasks import in_event_loop, load_backend
 from pellucid.context import DiscoveryContext, Identity
-from pellucid.errors import CheckpointError
 from pellucid.messages import Message
-from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
+from pellucid.options import (
+    AgentOptions,
+    CallerOptions,
+    InstructionsFunction,
+    OverrideOptions,
+    ResumeOptions,
+    RunOptions,
+    check_options,
+)
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, new_run
@@ -29,7 +33,6 @@ from pellucid.setup import copied, make_setup
 from pellucid.signatures import shows
 from pellucid.telemetry import Listeners, Subscribable
 from pellucid.telemetry.scope import load_capture
-from pellucid.text import excerpt
 from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
@@ -39,10 +42,8 @@ if TYPE_CHECKING:
     from pellucid.run.warm_up import BackgroundWarmUp
     from pellucid.selection import Explanation
 
-_T = TypeVar("_T")
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Configured:
     """Options of an agent, and the configuration made of them."""
 
@@ -224,7 +225,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
             PellucidError: any other error that `run` raises.
         """
         check_options("Agent.resume()", options, ResumeOptions)
-        return await execute(self._new_run(_resume_request(checkpoint, options), deps, options))
+        return await execute(self._resumed_run(checkpoint, deps, options))
 
     @overload
     def resume_sync(
@@ -262,7 +263,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         from pellucid.run.stream import RunStream
 
         check_options("Agent.resume_stream()", options, ResumeOptions)
-        return RunStream[OutputT_co](self._new_run(_resume_request(checkpoint, options), deps, options, Listeners()))
+        return RunStream[OutputT_co](self._resumed_run(checkpoint, deps, options, Listeners()))
 
     def as_tool(
         self, name: str | None = None, description: str | None = None, *, timeout: float | None = None
@@ -285,6 +286,31 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         from pellucid.run.subagent import agent_tool
 
         return agent_tool(lambda: self._configuration, name, description, timeout)
+
+    def instructions(self, function: InstructionsFunction[DepsT_contra]) -> InstructionsFunction[DepsT_contra]:
+        """Add a function to the instructions, as a decorator.
+
+        ```python
+        @agent.instructions
+        async def customer(ctx: ToolContext[Shop]) -> str:
+            return f"The customer is {await ctx.deps.name_of(ctx.identity)}."
+        ```
+
+        It is called for each request that starts from now on, and its text comes after the agent's other instructions.
+
+        Args:
+            function: Function of a `ToolContext`, sync or async, as for the option `instructions`.
+
+        Raises:
+            ConfigError: it is not a function.
+        """
+        from pellucid.run.instructions import added
+
+        for item in self._configured:
+            parts, setup = added(item.options.get("instructions"), item.configuration.setup, function)
+            item.options = {**item.options, "instructions": parts}
+            item.configuration = Configuration(setup, item.configuration.pipeline)
+        return function
 
     @shows(OverrideOptions, dict.fromkeys(OverrideOptions.__annotations__, ...))
     def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> AbstractContextManager[None]:
@@ -376,6 +402,13 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
+    def _resumed_run(
+        self, checkpoint: JSONObject, deps: Any, options: ResumeOptions, stream: Listeners | None = None
+    ) -> Run:
+        from pellucid.run.resume_request import resume_request
+
+        return self._new_run(resume_request(checkpoint, options), deps, options, stream)
+
     def _new_run(
         self,
         source: Sequence[Message] | ResumeRequest,
@@ -395,24 +428,3 @@ def _background(configuration: Callable[[], Configuration]) -> BackgroundWarmUp:
     from pellucid.run.warm_up import BackgroundWarmUp
 
     return BackgroundWarmUp(configuration)
-
-
-def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
-    decisions = _all_of(Decision, "decisions", options.get("decisions", ()))
-    results = _all_of(ExternalResult, "results", options.get("results", ()))
-    return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
-
-
-def _all_of(kind: type[_T], option: str, values: object) -> tuple[_T, ...]:
-    """Return the values of an option of `resume`.
-
-    Raises:
-        CheckpointError: they are no sequence of this type.
-    """
-    listed = tuple(values) if isinstance(values, Iterable) else (None,)
-    if not all(isinstance(value, kind) for value in listed):
-        raise CheckpointError(
-            f"{option}={excerpt(repr(values))} of Agent.resume() is not a sequence of {kind.__name__} objects; "
-            f"make one for each of the result's `{'approvals' if kind is Decision else 'external'}`"
-        )
-    return listed

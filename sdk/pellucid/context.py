@@ -271,7 +271,7 @@ class Limits:
         timeout: Time for the whole run.
         discovery_timeout: Time for each provider to list its tools.
         model_timeout: Time for each model call.
-        tool_timeout: Time for each tool call, unless the tool has its own.
+        tool_timeout: Time for each tool call, unless the tool has its own, and for each function of the instructions.
         policy_timeout: Time for the permission policy to decide about one call, or about all tools to offer or
             activate. Tools and calls without a decision by then are denied.
         approval_timeout: Time for a person to approve a tool call; then the request expires.

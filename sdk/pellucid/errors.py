@@ -16,6 +16,7 @@ PellucidError
 ├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
 │  ├─ ModelTimeout                it did not respond in time; also a TimeoutError
 │  └─ OutputError                 its answer is not of the type given as `Agent(output=)`
+├─ InstructionsError              a function of the instructions failed; carries function_name
 ├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason
 ├─ ReliabilityFailFast            a reliability rule ended the run; carries kind, reason
 ├─ CheckpointError                the checkpoint or a decision is not valid; also a ValueError
@@ -60,6 +61,7 @@ __all__ = [
     "FailureDetails",
     "Fenced",
     "IdempotencyConflict",
+    "InstructionsError",
     "InvalidCallback",
     "InvalidCatalog",
     "JournalError",
@@ -329,6 +331,18 @@ class OutputError(ModelError):
     def __init__(self, model: str, message: str, *, text: str) -> None:
         super().__init__(model, message, error_type="invalid_output", error_kind="invalid_response")
         self.text = text
+
+
+class InstructionsError(PellucidError):
+    """A function of the option `instructions` failed.
+
+    Attributes:
+        function_name: Name of the function.
+    """
+
+    def __init__(self, function_name: str, problem: str) -> None:
+        super().__init__(f"the function {function_name!r} of the instructions {problem}")
+        self.function_name = function_name
 
 
 class ReliabilityFailFast(PellucidError):

@@ -31,6 +31,19 @@ def check_values(agent: str, options: Mapping[str, Any]) -> None:
             raise ConfigError(f"{agent}: {problem}")
 
 
+def _instructions(value: Any) -> str | None:
+    if value is None or isinstance(value, str) or callable(value):
+        return None
+    if not isinstance(value, Iterable):
+        return f"{_shown('instructions', value)} is not a text; give one, a function of the context, or a list of both"
+    return _items("instructions", "texts and functions", _no_instruction)(value)
+
+
+def _no_instruction(item: Any) -> str | None:
+    is_one = isinstance(item, str) or callable(item)
+    return None if is_one else "neither a text nor a function; give one of them"
+
+
 def _settings(value: Any) -> str | None:
     if value is None:
         return None
@@ -136,7 +149,7 @@ def _shown(option: str, value: object) -> str:
 
 
 _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
-    "instructions": _having("instructions", "lower", "is not a text; give one"),
+    "instructions": _instructions,
     "settings": _settings,
     "tools": _items("tools", "tools and functions", _no_tool),
     "providers": _items("providers", "tool providers", _no_provider),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
 
 from pellucid.approvals import Claims, Decision, ExternalResult
-from pellucid.context import CancelToken, Identity, Limits
+from pellucid.context import CancelToken, Identity, Limits, ToolContext
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, Settings
 from pellucid.signatures import check_names
@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     from pellucid.selection import Policy
 
 
+InstructionsFunction: TypeAlias = Callable[[ToolContext[DepsT]], str | Awaitable[str | None] | None]
+"""Function of the instructions; see the option `instructions`."""
+
+
 class _Configurable(TypedDict, Generic[DepsT], total=False):
-    instructions: str | None
-    """System text."""
+    instructions: str | InstructionsFunction[DepsT] | Sequence[str | InstructionsFunction[DepsT]] | None
+    """System text: a text, a function of the context, or a list of both.
+
+    Functions are called for each request, with a `ToolContext` that belongs to no call, and return a text, or None to
+    add nothing. Their texts come after the others, which never change, for the prompt caches of vendors. A sync
+    function is called in the event loop and must not block; an async one has `Limits.tool_timeout` seconds. One that
+    fails ends the run with an `InstructionsError`.
+    """
 
     settings: Settings | None
     """Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`."""

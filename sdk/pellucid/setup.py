@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pellucid.selection.permission import Permissions
 
 
+_SEQUENCES: Final = frozenset(("tools", "providers", "skills", "instructions"))
+
+
 def _is_plain(option: str, value: object) -> bool:
     """Return whether a value is so usual that its check need not be loaded."""
     if option == "tools":
@@ -39,7 +42,7 @@ def copied(options: AgentOptions[Any]) -> AgentOptions[Any]:
     copies: Any = {
         name: tuple(value)
         for name, value in options.items()
-        if name in ("tools", "providers", "skills") and isinstance(value, Iterable)
+        if isinstance(value, Iterable) and name in _SEQUENCES and not isinstance(value, str)
     }
     return {**options, **copies}
 
@@ -73,13 +76,20 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     tools = [item if isinstance(item, Tool) else tool(item) for item in options.get("tools", ())]
     listers = _listers(agent, tools, options, loader)
     answer_type = Output(output) if output is not None and output is not str else None
+    instructions: Any = options.get("instructions")
+    varying: Any = ()
+    if not (instructions is None or isinstance(instructions, str)):
+        from pellucid.run.instructions import parts_of
+
+        instructions, varying = parts_of(instructions)
     settings = (options.get("settings") or Settings()).copy()
     limits = options.get("limits") or Limits()
     return Setup(
         name=name,
         description=options.get("description"),
         model=model,
-        instructions=options.get("instructions"),
+        instructions=instructions,
+        varying=varying,
         output=answer_type,
         settings=settings,
         parameters=digest_of_parameters(settings, answer_type.schema if answer_type is not None else None),

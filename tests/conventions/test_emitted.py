@@ -193,7 +193,7 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
             DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0, **DECLARED),
             DiscoveryProvider(FakeHub(), id="slow", patience=0.0, tell_model=True),
         ]
-        await within(Agent("a", model=model, providers=hubs).run("hi"))
+        await within(Agent("a", model=model, providers=hubs, instructions=lambda _: "Be brief.").run("hi"))
         background = replace(scene.add, execution="same-invocation")
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))

@@ -12,7 +12,7 @@ from pellucid.messages import ProviderToolDefinition
 from pellucid.models import ModelRequest, OutputSchema, Settings
 from pellucid.models.facts import ModelFacts
 from pellucid.run.state import Run
-from pellucid.telemetry import COMPOSE, boundary
+from pellucid.telemetry import COMPOSE, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
 
@@ -30,6 +30,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         ToolNameCollision: two providers offer the same name, and the agent has `collisions="error"`.
         ConfigError: the model does not run a provider tool that is offered.
         PolicyHalt: the permission policy ended the run.
+        InstructionsError: a function of the instructions failed.
         PellucidError: the check of the tools ended it.
     """
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
@@ -46,8 +47,9 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         if is_new and not closing:
             selection.add(catalog)
         selection.report_shadowed(b, catalog)
+        instructions, varying = await _instructions(run, b)
         request = ModelRequest(
-            instructions=_instructions(run),
+            instructions=instructions,
             messages=tuple(messages),
             tools=definitions,
             settings=run.setup.settings,
@@ -59,17 +61,19 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         def record(capturer: Capturer) -> CapturedValue:
             tools = "" if closing else catalog.digest
             b.note(digest=_digest(capturer, request, tools, run.setup.parameters))
-            return capturer.facts(_summary(request, names=is_new))
+            return capturer.facts({**_summary(request, names=is_new), **varying})
 
         b.capture_output(record)
         return request, catalog
 
 
-def _instructions(run: Run) -> str | None:
-    """Return the instructions of the agent and, after them, the notices of providers."""
-    if not run.notices:
-        return run.setup.instructions
-    return "\n\n".join(filter(None, (run.setup.instructions, *run.notices)))
+async def _instructions(run: Run, b: Boundary) -> tuple[str | None, dict[str, JSONValue]]:
+    """Return the instructions of the request, and what to record of those that vary."""
+    if not (run.notices or run.setup.varying):
+        return run.setup.instructions, {}
+    from pellucid.run.instructions import evaluate
+
+    return await evaluate(run, b)
 
 
 def _check_provider_tools(models: Sequence[ModelFacts], tools: Sequence[ProviderToolDefinition]) -> None:
@@ -101,7 +105,7 @@ def _digest(capturer: Capturer, request: ModelRequest, tools: str, parameters: s
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _summary(request: ModelRequest, *, names: bool) -> JSONValue:
+def _summary(request: ModelRequest, *, names: bool) -> dict[str, JSONValue]:
     """Return the output to record: counts, and tool names when they are new; the content is on the `chat` span."""
     summary: dict[str, JSONValue] = {"messages": len(request.messages), "tool_count": len(request.tools)}
     if names:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from opentelemetry.trace import SpanContext
+
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.claims import Claims, claim
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
@@ -21,12 +23,38 @@ from pellucid.run.pausing.delivery import emit_continued
 from pellucid.run.pausing.external_calls import apply_results, restore, results_in_place
 from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.pausing.state import pending
-from pellucid.run.state import Run
+from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject
+
+
+def resumed_run(
+    setup: Setup,
+    context: CallerContext,
+    checkpoint: Checkpoint,
+    decisions: Sequence[Decision],
+    results: Sequence[ExternalResult],
+    claims: Claims | None,
+    folded: Folded | None,
+    links: Sequence[SpanContext],
+) -> Run:
+    """Create a run that continues a paused one, without starting it.
+
+    Raises:
+        CheckpointError: the checkpoint is another agent's, or the decisions or results do not fit it.
+    """
+    if checkpoint.agent != setup.name:
+        raise CheckpointError(
+            f"this checkpoint is for agent {checkpoint.agent!r}; agent {setup.name!r} cannot resume it"
+        )
+    context = replace(context, identity=context.identity or checkpoint.identity)
+    run = Run(setup, checkpoint.conversation, context)
+    prepare(run, checkpoint, decisions, results, claims, folded)
+    pausing_of(run).links = links
+    return run
 
 
 def prepare(

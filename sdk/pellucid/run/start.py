@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from opentelemetry.trace import SpanContext
@@ -12,7 +12,7 @@ from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import Decision
 from pellucid.approvals.external import ExternalResult
-from pellucid.errors import CheckpointError, ConfigError
+from pellucid.errors import ConfigError
 from pellucid.messages import Message
 from pellucid.run.journal import Folded, Journal, LiveText
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
@@ -54,19 +54,10 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
 
             pausing_of(run)
         return run
-    from pellucid.run.pausing.pausing import pausing_of
-    from pellucid.run.resume import prepare
+    from pellucid.run.resume import resumed_run
 
-    checkpoint = source.checkpoint
-    if checkpoint.agent != setup.name:
-        raise CheckpointError(
-            f"this checkpoint is for agent {checkpoint.agent!r}; agent {setup.name!r} cannot resume it"
-        )
-    context = replace(context, identity=context.identity or checkpoint.identity)
-    run = Run(setup, checkpoint.conversation, context)
-    prepare(run, checkpoint, source.decisions, source.results, source.claims, source.folded)
-    pausing_of(run).links = source.links
-    return run
+    waited_for = source.decisions, source.results, source.claims
+    return resumed_run(setup, context, source.checkpoint, *waited_for, source.folded, source.links)
 
 
 def new_run(

@@ -43,6 +43,8 @@ class Setup:
     """Configuration that all runs of an agent share.
 
     Attributes:
+        instructions: System text that never changes.
+        varying: Functions whose texts follow it.
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
         is_warm: Whether the agent warms up in the background.
@@ -56,6 +58,7 @@ class Setup:
     description: str | None
     model: Model
     instructions: str | None
+    varying: tuple[Callable[..., Any], ...] = ()
     output: Output[Any] | None
     settings: Settings
     parameters: str

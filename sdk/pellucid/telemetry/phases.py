@@ -141,6 +141,7 @@ COMPOSE: Final = Phase(
         "denied": semconv.COMPOSE_DENIED,
         "redefined": semconv.COMPOSE_REDEFINED,
         "digest": semconv.REQUEST_DIGEST,
+        "instructions_digest": semconv.INSTRUCTIONS_DIGEST,
         "catalog_digest": semconv.CATALOG_DIGEST,
     },
     logged=("tool_count", "message_count", "shadowed", "redefined"),
