@@ -163,7 +163,10 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
     def run_sync(self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]: ...
     @shows(RunOptions)
     def run_sync(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]:  # noqa: A002
-        """Call `run` from sync code: without an event loop, inside a running one, or after one was closed."""
+        """Call `run` from sync code: without an event loop, inside a running one, or after one was closed.
+
+        Inside a running one it blocks the loop, of which a `RuntimeWarning` tells once, but not in a notebook.
+        """
         check_options("Agent.run_sync()", options, RunOptions)
         return run_in_portal(lambda: self.run(input, deps=deps, **options))
 

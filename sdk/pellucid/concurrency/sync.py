@@ -16,6 +16,7 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.tasks import in_event_loop
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ atexit.register(_PORTAL.close)
 def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
     """Run an async function with the caller's context variables, and wait for its result.
 
-    A `KeyboardInterrupt` of the caller cancels the function.
+    A `KeyboardInterrupt` of the caller cancels the function. A caller within an event loop blocks it, and is warned.
     """
 
     async def work() -> T | _Interrupt:
@@ -80,6 +81,10 @@ def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
         except KeyboardInterrupt:
             return _Interrupt()  # raised here, it would end the loop of all other callers
 
+    if in_event_loop():
+        from pellucid.concurrency.blocking import warn_once
+
+        warn_once()
     portal = _PORTAL.get()
     if portal is None:
         with start_blocking_portal(name="pellucid-nested") as nested:

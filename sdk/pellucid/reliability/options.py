@@ -6,14 +6,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Final, Self
 
 import anyio
 
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import ConfigError
 from pellucid.reliability.breaker import Circuit, CircuitBreaker
-from pellucid.reliability.rules import Rule
+from pellucid.reliability.rules import Rule, Situation, retry
+
+RETRIES: Final = 2
+"""Number of times that `Reliability.standard` repeats a call, as vendors' SDKs do."""
 
 MOST: Final = 4096
 """Maximum number of circuits; closed ones that were used least recently are evicted first."""
@@ -74,8 +77,25 @@ class Reliability:
                 )
         self._circuits: BoundedMap[Hashable, Circuit] = BoundedMap(MOST, is_spare=lambda circuit: circuit.level == 0)
 
+    @classmethod
+    def standard(cls) -> Self:
+        """Return the rule that vendors' own SDKs apply by default, for model calls only.
+
+        A call is repeated up to twice if the vendor limits the rate (429), fails (408, 409, 5xx) or cannot be reached:
+        after the time that it names (`Retry-After`), up to a minute, or else after a random part of 0.5 and 1 s. A call
+        that passed `Limits.model_timeout` is not repeated.
+        """
+        return cls([Rule(when=_is_passing, then=retry(backoff=0.5, max_backoff=60.0), kind="standard")])
+
     def circuit_of(self, subject: Hashable) -> Circuit | None:
         """Return the circuit of a provider, model or tool; None without a breaker."""
         if self.breaker is None:
             return None
         return self._circuits.get(subject) or self._circuits.setdefault(subject, Circuit(self.breaker, self.clock))
+
+
+def _is_passing(situation: Situation) -> bool:
+    """Return whether a model call failed in a way that may pass soon."""
+    kind, status = situation.error_kind, getattr(situation.error, "status", None)
+    may_pass = kind in ("rate_limited", "unavailable") or (kind == "timeout" and status is not None)
+    return situation.operation == "inference" and situation.attempt <= RETRIES and may_pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final, Generic, Self
 
@@ -16,7 +17,7 @@ from anyio.lowlevel import current_token
 
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ConfigError
-from pellucid.events import Event
+from pellucid.events import Event, InferenceDelta
 from pellucid.run.failure import carrying
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -53,6 +54,19 @@ class RunStream(Generic[OutputT_co]):
             reason = "it failed" if production.error is not None else "its block was left before it ended"
             raise carrying(self._run, ConfigError(f"the run has no result, because {reason}")) from production.error
         return production.result
+
+    async def text(self) -> AsyncIterator[str]:
+        """Yield the text of the answers as it arrives, of all iterations; for use in place of reading the events.
+
+        ```python
+        async with agent.stream("Will it rain in Bergen?") as events:
+            async for piece in events.text():
+                print(piece, end="")
+        ```
+        """
+        async for event in self:
+            if isinstance(event, InferenceDelta) and event.type == "text":
+                yield event.content
 
     async def __aenter__(self) -> Self:
         if self._production is not None:

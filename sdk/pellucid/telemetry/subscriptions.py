@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from pellucid import events
 from pellucid.errors import ConfigError
@@ -14,6 +14,7 @@ from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.pipeline import Listener
 
 EventT = TypeVar("EventT", bound=Event)
+ListenerT = TypeVar("ListenerT", bound=Callable[..., object])
 ListenerOf: TypeAlias = Callable[[EventT], object]
 Unsubscribe: TypeAlias = Callable[[], None]
 
@@ -120,14 +121,21 @@ class Subscribable:
         def on(self, event: Literal["telemetry.error"], listener: ListenerOf[events.TelemetryError], *, once: bool = False) -> Unsubscribe: ...
         @overload
         def on(self, event: str, listener: ListenerOf[Event], *, once: bool = False) -> Unsubscribe: ...
+        @overload
+        def on(self, event: type[EventT], *, once: bool = False) -> Callable[[ListenerOf[EventT]], ListenerOf[EventT]]: ...
+        @overload
+        def on(self, event: str, *, once: bool = False) -> Callable[[ListenerT], ListenerT]: ...
     # fmt: on
 
-    def on(self, event: str | type[Event], listener: Listener, *, once: bool = False) -> Unsubscribe:
+    def on(self, event: str | type[Event], listener: Listener | None = None, *, once: bool = False) -> Any:
         """Subscribe `listener` to the events of a name or class, or that match a pattern: `"tools.*"` or `"*"`.
 
         ```python
         agent.on("tool.failed", lambda event: print(event.tool_name, event.error))
         agent.on(ToolFailed, lambda event: print(event.tool_name, event.error))  # the same
+
+        @agent.on(ToolFailed)
+        def report(event: ToolFailed) -> None: ...
         ```
 
         A sync listener is called immediately and must not block; an async listener receives events from a bounded
@@ -136,15 +144,17 @@ class Subscribable:
         Args:
             event: Name, class or pattern. Type checkers know the class of the events of a name; those that match a
                 pattern are an `Event`.
-            listener: Function of an event.
+            listener: Function of an event; without it, this is a decorator of the function.
             once: Whether the listener receives only one event.
 
         Returns:
-            A function that ends the subscription.
+            A function that ends the subscription; of a decorated function, the function itself.
 
         Raises:
             ConfigError: no event has this name or class, or matches the pattern.
         """
+        if listener is None:
+            return lambda function: (self.on(event, function, once=once), function)[1]
         return self._listeners.add(_pattern(event), listener, once=once)
 
 
