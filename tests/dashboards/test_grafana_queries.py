@@ -17,6 +17,7 @@ from pellucid.semconv.servers import ALL_METRICS, SERVER_OBJECTIVE
 from pellucid.telemetry.metrics import instruments_of
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.promql import BUDGET_SPENT
 from pellucid_exporters import configure
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
@@ -93,7 +94,7 @@ def servers(telemetry: Telemetry, rules: Path | None = None) -> Iterator[Servers
 
 
 def alert_rules(folder: Path) -> Path:
-    """Return a file with alerts that fire or are pending, for panels and for the marks of each dashboard."""
+    """Return a file with alerts that fire or are pending, and with what rules record, for panels and for marks."""
     objective = f"max by (job, {label(semconv.PROVIDER_ID)}) ({series(semconv.DISCOVERY_OBJECTIVE)}) > 0"
     served = f"max by (job, {label(semconv.MCP_SERVER_NAME)}) ({series(SERVER_OBJECTIVE)}) > 0"
     labels = {"severity": "ticket"}
@@ -104,8 +105,9 @@ def alert_rules(folder: Path) -> Path:
         {"alert": "ToolServerHanging", "expr": served, "for": "1h", "labels": labels},
         *({"alert": name, "expr": objective, "labels": labels} for name in MARKED),
     ]
+    spent = {"record": BUDGET_SPENT, "expr": f"{objective} * 0"}
     file = folder / "rules.yml"
-    file.write_text(json.dumps({"groups": [{"name": "hubs", "rules": alerts}]}))
+    file.write_text(json.dumps({"groups": [{"name": "hubs", "rules": [spent, *alerts]}]}))
     return file
 
 

@@ -120,7 +120,9 @@ async def test_two_names_that_are_one_are_refused_by_default() -> None:
 def test_a_policy_that_there_is_not_is_refused() -> None:
     """When the agent is made."""
     policy: Any = "whatever"
-    with pytest.raises(ConfigError, match="unknown collision policy 'whatever'; use one of 'error', 'first'"):
+    with pytest.raises(
+        ConfigError, match="unknown collision policy collisions='whatever'; use one of 'error', 'first'"
+    ):
         Agent("a", model=ScriptedModel(), collisions=policy)
 
 

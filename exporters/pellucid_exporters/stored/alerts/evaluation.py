@@ -28,6 +28,22 @@ UNTOLD: Final[Mapping[str, str]] = MappingProxyType(
         "ToolServerFailing": "requests that servers answer are not of runs; their metrics have them",
         "ToolServerHanging": "requests that servers answer are not of runs; their metrics have them",
         "TargetMissing": "Prometheus knows its targets",
+        **dict.fromkeys(
+            (
+                "Watchdog",
+                "CollectorQueueFull",
+                "CollectorRefusing",
+                "CollectorFailing",
+                "PrometheusNotificationsFailing",
+                "PrometheusRulesFailing",
+                "PrometheusDiskFilling",
+                "PrometheusDiskFailing",
+                "ConfigReloadFailing",
+                "AlertmanagerFailing",
+                "TracesDiskFilling",
+            ),
+            "the servers of the stack are not in the store; Prometheus asks them",
+        ),
     }
 )
 """Alerts that a store cannot tell, each with the reason."""
