@@ -13,7 +13,7 @@ from pellucid_exporters.alerting.hubs import BURNS
 from pellucid_exporters.alerting.thresholds import Thresholds
 from support.processes import command, run_python
 
-PAGE = BURNS[0].limit(Thresholds(), None)
+PAGE = BURNS[0].limit(Thresholds(), Thresholds().slow_budget)
 """Share of late requests that pages."""
 
 SERVER = """

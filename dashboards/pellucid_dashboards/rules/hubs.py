@@ -180,7 +180,6 @@ max by ({labels}) (max_over_time({select(semconv.CIRCUIT_STATE)}[{context.window
 def catalog_changing(context: Context) -> Alert:
     """Return the alert on hubs that list other tools again and again, as one process sees it."""
     thresholds = context.thresholds
-    context.window(3600)
     changes = increase(semconv.CATALOG_CHANGES, window=context.window(3600))
     return _alert(
         hubs.catalog_changing(context, _words(words.NUMBER)),
@@ -195,7 +194,6 @@ max by ({HUB}) (round(
 def cache_misses(context: Context) -> Alert:
     """Return the alert on caches that rarely help, of hubs that are slow or nearly so."""
     thresholds = context.thresholds
-    context.window(600)
     limit, least = thresholds.cache_misses, thresholds.cache_misses_min
     lookups = (where(semconv.DISCOVERY_CACHE, "!=", "none"), SUCCEEDED)
     misses = (where(semconv.DISCOVERY_CACHE, "=", "miss"), SUCCEEDED)

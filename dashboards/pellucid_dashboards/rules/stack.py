@@ -109,7 +109,7 @@ def _notifications(context: Context) -> Alert:
         after=300.0,
         summary=f"Prometheus {_WHO} failed to send {words.NUMBER} alerts to {words.value_of('alertmanager')} in "
         f"{three}; the limit is {limit:g}.",
-        description="While no Alertmanager takes alerts, nobody is told of any.",
+        description="While no Alertmanager takes alerts, no message is sent.",
         dashboard=_HEALTH,
     )
 
@@ -154,7 +154,7 @@ def _messages(context: Context) -> Alert:
         severity="page",
         summary=f"Alertmanager {_WHO} failed to send {words.NUMBER} messages by {words.value_of('integration')} in "
         f"{ten}; the limit is {limit:g}.",
-        description="It tried each of them until the next was due. Somebody was not told of an alert.",
+        description="It tried each of them until the next was due, and gave up.",
         dashboard=_HEALTH,
     )
 

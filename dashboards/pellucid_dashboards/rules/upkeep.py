@@ -28,8 +28,7 @@ _OF_SERVICES: Final = (
     semconv.OPERATION_DURATION,
     SERVER_OPERATION_DURATION,
 )
-"""What agents measure in each run, those of other frameworks with each model call, and what tool servers do.
-Who asks hubs is in their records."""
+"""Histograms of agents, of model calls (also by other frameworks), and of tool servers; hubs have their own records."""
 
 SERVICES: Final = "pellucid:service_series"
 

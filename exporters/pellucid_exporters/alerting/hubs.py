@@ -50,9 +50,9 @@ class Burn:
         """Return the multiple of the budget."""
         return thresholds.numbers()[self.factor]
 
-    def limit(self, thresholds: Thresholds, slo: float | None) -> float:
-        """Return the share of late round trips; at most that of all of them, however low a hub's own SLO is."""
-        return min(self.factor_of(thresholds) * (thresholds.slow_budget if slo is None else 1 - slo), ALL)
+    def limit(self, thresholds: Thresholds, budget: float) -> float:
+        """Return the share of late round trips; at most that of all of them, however large a hub's budget is."""
+        return min(self.factor_of(thresholds) * budget, ALL)
 
 
 BURNS: Final = (

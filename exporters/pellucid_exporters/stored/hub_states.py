@@ -32,7 +32,7 @@ def state_of(hub: HubRow, oldest: int | None, now: int) -> str:
     if is_stuck or hub.unanswered_since is not None:
         return "hangs"
     share = over(hub)
-    if share is not None and share > (TOLERANCE if hub.slo is None else 1 - hub.slo):
+    if share is not None and share > hub.budget(TOLERANCE):
         return "slow"
     return "fails" if hub.failures else "ok"
 

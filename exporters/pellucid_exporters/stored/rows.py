@@ -208,6 +208,10 @@ class HubRow:
     last_success: int | None = None
     unanswered_since: int | None = None
 
+    def budget(self, otherwise: float) -> float:
+        """Return the share of requests that may be over the objective. Args: otherwise: that of hubs without an SLO."""
+        return otherwise if self.slo is None else 1 - self.slo
+
 
 SUMMED: Final = (
     semconv.USAGE_INPUT_TOKENS,

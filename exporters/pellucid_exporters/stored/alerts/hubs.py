@@ -111,7 +111,7 @@ def _slow(seen: SeenHubs) -> Iterator[Alert]:
 def _burning(seen: SeenHubs, row: HubRow, burn: Burn) -> float | None:
     """Return the share of late requests in the shorter window, if both windows exceed the limit."""
     thresholds = seen.context.thresholds
-    limit = burn.limit(thresholds, row.slo)
+    limit = burn.limit(thresholds, row.budget(thresholds.slow_budget))
     late, requests = _late(row, first_minute(seen.now, burn.short))
     long_late, long_requests = _late(row, first_minute(seen.now, burn.long))
     if long_requests < thresholds.slow_min_round_trips or not requests:

@@ -44,12 +44,13 @@ class SeenHubs:
         """Return the words of an alert on a hub."""
         row, objective = self.rows.get(provider_id), self.objective(provider_id)
         p95 = p95_of(row, self.now) if row is not None else None
+        budget = self.context.thresholds.slow_budget
         last = row.last_success if row is not None else None
         return Words(
             subject=named("Tool hub", provider_id, service),
             value=value,
             objective=text.seconds(objective) if objective is not None else "none declared",
-            budget=percentage(self.context.thresholds.slow_budget if row is None or row.slo is None else 1 - row.slo),
+            budget=percentage(budget if row is None else row.budget(budget)),
             p95=text.quantile(p95) if p95 is not None else "unknown",
             last_success=f"its last success was {text.duration(self.now - last)} ago"
             if last is not None
