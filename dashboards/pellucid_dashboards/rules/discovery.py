@@ -16,7 +16,7 @@ from pellucid_dashboards.promql import (
     where,
 )
 from pellucid_dashboards.rules.model import Record
-from pellucid_dashboards.rules.queries import composed, quantile, ratio, select, summed, total
+from pellucid_dashboards.rules.queries import composed, observed_increase, quantile, ratio, select, summed, total
 from pellucid_exporters.alerting.definition import Context
 
 if TYPE_CHECKING:
@@ -139,10 +139,14 @@ def latency_records(context: Context) -> Iterator[Record]:
 
 
 def wait_records(context: Context) -> Iterator[Record]:
-    """Yield the recording rules of discoveries, as runs wait for them."""
+    """Yield the recording rules of discoveries, as runs wait for them.
+
+    A process has a series for each hub and each outcome of the cache. Its first lookups are misses whatever the cache
+    is like, so its first samples are not counted.
+    """
     kinds = by(semconv.PROVIDER_ID, semconv.DISCOVERY_CACHE, semconv.ERROR_TYPE)
-    waits = total(semconv.DISCOVERY_DURATION, SINGLE, window=context.window(300), labels=kinds)
-    yield Record(name=discoveries("5m"), expression=waits)
+    waits = observed_increase(semconv.DISCOVERY_DURATION, SINGLE, window=context.window(300))
+    yield Record(name=discoveries("5m"), expression=f"sum by ({kinds}) (\n  {waits}\n)")
     yield _composed(context, discoveries, "10m", kinds)
 
 

@@ -37,12 +37,16 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     # Prometheus may switch from one kind to the other.
     # Of what is inside `histogram_count`, Prometheus reads no buckets.
     before = f"({classic} offset {window} or histogram_count({native} offset {window}))"
-    branches = (
-        f"(({latest}) unless {before} {unsure})",
-        f"increase({classic}[{window}])",
-        f"histogram_count(increase({native}[{window}]))",
-    )
-    return NEXT.join(branches)
+    return NEXT.join([f"(({latest}) unless {before} {unsure})", observed_increase(metric, *matchers, window=window)])
+
+
+def observed_increase(metric: Metric, *matchers: str, window: str) -> str:
+    """Return the increase of each series of a histogram's count between the samples in a window.
+
+    It reads a third of what `increase` reads, and does not count what a series had in its first sample.
+    """
+    classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
+    return f"increase({classic}[{window}]){NEXT}histogram_count(increase({native}[{window}]))"
 
 
 def grown(counted: str, window: str) -> str:
