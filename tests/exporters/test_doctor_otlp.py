@@ -307,4 +307,4 @@ def test_a_broken_collector_leaves_the_other_checks_alone(doctor: Doctor) -> Non
         report = doctor("--otlp", urls[0], "--metrics", urls[1], "--prometheus", urls[2], timeout=0.3)
     assert len(report.about("OTLP", "wrong")) == 3
     assert len(report.about("/metrics", "wrong")) == len(report.about("Prometheus", "wrong")) == 1
-    assert "5 things to mend" in report.text
+    assert "5 problems found" in report.text

@@ -77,7 +77,7 @@ def run(options: Namespace) -> int:
     for finding in findings:
         print(hide_secrets(finding.line, setup))
     wrong = sum(finding.level == "wrong" for finding in findings)
-    print(f"{wrong} thing{'' if wrong == 1 else 's'} to mend" if wrong else "nothing to mend was found")
+    print(f"{wrong} problem{'' if wrong == 1 else 's'} found" if wrong else "no problems found")
     return 1 if wrong else 0
 
 
@@ -172,7 +172,7 @@ def _token(file: Path | None) -> str | None:
 
 COMMAND: Final = Command(
     name="doctor",
-    help="Check that telemetry is set up and arrives, and say what to mend.",
+    help="Check that telemetry is set up and arrives, and say what to change.",
     add_arguments=add_arguments,
     run=run,
     examples=(
