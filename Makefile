@@ -47,7 +47,8 @@ format: $(VENV)/dev ## Format the code.
 dashboards: $(VENV)/dev ## Write dashboards and rules anew, from the code in dashboards/.
 	@$(BIN)/python -m pellucid_dashboards.generate
 
-docs: $(VENV)/dev ## Build the site of the documentation into site/, and check its links.
+docs: $(VENV)/dev ## Write the API reference from the docstrings, build the site of the documentation into site/, and check its links.
+	@PYTHONPATH=tests $(BIN)/python -m documentation.reference
 	@PYTHONPATH=tests $(BIN)/python -m documentation.site
 
 pictures: $(VENV)/dev ## Make the pictures of the documentation anew, from recorded runs (needs Chromium).

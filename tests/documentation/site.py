@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from documentation.links import faults_in
+from documentation.reference import directives
 from support.pages import ROOT
 
 CONFIGURATION: Final = "zensical.toml"
@@ -64,7 +65,7 @@ def stage(pages: Path) -> None:
     """Write the pages of the site to a folder: those of `docs/`, and one for each example."""
     shutil.copytree(ROOT / "docs", pages)
     for page in pages.rglob("*.md"):
-        page.write_text(_EXAMPLE.sub(r"](\1examples/\2.md)", page.read_text()))
+        page.write_text(_EXAMPLE.sub(r"](\1examples/\2.md)", directives(page.read_text())))
     for script in (ROOT / "examples").rglob("*.py"):
         page = (pages / script.relative_to(ROOT)).with_suffix(".md")
         page.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,9 @@ from mkdocstrings import Inventory
 
 from documentation.diagrams import DIAGRAMS, draw
 from documentation.links import faults_in
+from documentation.reference import written
 from documentation.site import CONFIGURATION, SiteError, build, stage
-from support.pages import ROOT, blocks_of
+from support.pages import API, ROOT, blocks_of
 
 PUBLIC = (
     "pellucid",
@@ -60,6 +61,13 @@ def _offered() -> set[str]:
         for alias in statement.names
     }
     return listed - {"pellucid.__version__"} | imported - {"pellucid.semconv"}  # docs/telemetry.md has the names
+
+
+@pytest.mark.parametrize("page", sorted(API.glob("*.md")), ids=lambda page: page.stem)
+def test_the_reference_is_that_of_the_docstrings(page: Path) -> None:
+    """Each page of the reference is as `make docs` writes it."""
+    text = page.read_text(encoding="utf-8")
+    assert text == written(text), "run `make docs`, which writes docs/api"
 
 
 def test_pages_load_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, is_typeddict
 
 import pellucid
-from support.pages import ROOT
+from documentation.reference import directives
+from support.pages import API
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,8 +25,8 @@ TOOL: Final = "pellucid.tools.tool.tool"
 def public_objects() -> dict[str, Any]:
     """Return what the reference describes, by the path to import it from. Of a whole module that is its `__all__`."""
     found: dict[str, Any] = {f"pellucid.{name}": getattr(pellucid, name) for name in pellucid.__all__}
-    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
-        for module, name in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+    for page in sorted(API.glob("*.md")):
+        for module, name in DIRECTIVE.findall(directives(page.read_text(encoding="utf-8"))):
             path = f"{module}.{name}"
             value = getattr(import_module(module), name)
             if isinstance(value, ModuleType):
