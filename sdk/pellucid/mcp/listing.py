@@ -18,12 +18,14 @@ from pellucid import semconv
 from pellucid.concurrency.computing import compute
 from pellucid.concurrency.race import OutOfTime
 from pellucid.context import DiscoveryContext
-from pellucid.errors import DiscoveryError, DiscoveryTimeout, InvalidCatalog
+from pellucid.errors import ConfigError, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
+from pellucid.providers.fetches import patience_of
+from pellucid.providers.hub import check_not_negative
 from pellucid.providers.provider import HubCatalog, Tools
 from pellucid.response_limits import ResponseRefused
 from pellucid.text import excerpt
@@ -41,12 +43,16 @@ class Plan:
         attributes: Span attributes of a `tools/list` request.
         opened: Called with each new connection.
         ended: Called with each connection that has ended.
+
+    Raises:
+        ConfigError: there is no id, or a time is out of range.
     """
 
     id: str
     target: Target
     objective: float | None
     timeout: float | None
+    call_timeout: float | None
     ttl: float | None
     stale_if_error: float
     stale_while_revalidate: float
@@ -57,6 +63,17 @@ class Plan:
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection], None]
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise ConfigError("MCPProvider(id=''): give the server a name; spans, metrics and tool names carry it")
+        owner = f"MCPProvider {self.id!r}"
+        for name in ("timeout", "call_timeout", "objective"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ConfigError(f"{owner}: {name}={value!r} must be a positive number of seconds")
+        lifetimes = ("ttl", "stale_if_error", "stale_while_revalidate")
+        check_not_negative(owner, {name: getattr(self, name) for name in lifetimes})
+        patience_of(owner, self.patience, tell_model=self.tell_model)
 
 
 class ServerListing:

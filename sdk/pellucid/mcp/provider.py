@@ -31,8 +31,6 @@ from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
 from pellucid.mcp.server_catalog import ServerCatalog
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
-from pellucid.providers.fetches import patience_of
-from pellucid.providers.hub import check_not_negative
 from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
@@ -131,14 +129,6 @@ class MCPProvider:
         max_listing_bytes: int = MAX_LISTING_BYTES,
         max_result_bytes: int = MAX_RESULT_BYTES,
     ) -> None:
-        if not id:
-            raise ConfigError("MCPProvider(id=''): give the server a name; spans, metrics and tool names carry it")
-        for name, value in (("timeout", timeout), ("call_timeout", call_timeout), ("objective", objective)):
-            if value is not None and not value > 0:
-                raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of seconds")
-        seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
-        check_not_negative(f"MCPProvider {id!r}", seconds)
-        patience_of(f"MCPProvider {id!r}", patience, tell_model=tell_model)
         self.id = id
         self.kind = target.kind
         self.objective = objective
@@ -151,12 +141,12 @@ class MCPProvider:
         self.server_port = target.port
         self._target = target
         self._prefix = prefix
-        self._call_timeout = call_timeout
         self._plan = Plan(
             id=id,
             target=target,
             objective=objective,
             timeout=timeout,
+            call_timeout=call_timeout,
             ttl=ttl,
             stale_if_error=stale_if_error,
             stale_while_revalidate=stale_while_revalidate,
@@ -334,7 +324,7 @@ class MCPProvider:
             on_invalid_output=self._on_invalid_output,
             run=run,
             source=Mcp(self.id),
-            timeout=self._call_timeout,
+            timeout=self._plan.call_timeout,
             mode="mcp",
             attributes=attributes,
         )
