@@ -28,6 +28,7 @@ from pellucid.durable import CallTokens, DurableRuns, NATSQueue, NewCall, open_s
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
 from pellucid.reliability import Rule, retry
+from pellucid.semconv import newest
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
@@ -53,7 +54,7 @@ pytestmark = [
 
 NAMES = {
     value
-    for name, value in vars(semconv).items()
+    for name, value in (vars(semconv) | vars(newest)).items()
     if name.isupper() and isinstance(value, str) and "." in value and name != "EXCEPTION_EVENT"
 }
 RELIABILITY = Reliability([Rule(when=lambda s: s.error is not None, then=retry(backoff=0.0), kind="again")])

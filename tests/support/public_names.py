@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid import semconv
 from pellucid.cli import GROUP
 from pellucid.events import EVENTS
+from pellucid.semconv import newest, servers
 from pellucid.server.openapi import document, document_without_store
 from pellucid.telemetry import phases
 from pellucid_dashboards.rules import Alert, all_groups
@@ -30,14 +31,17 @@ RECORDED: Final = Path(__file__).parents[1] / "public_names.json"
 def collect() -> dict[str, list[str]]:
     """Return all names, by section. A name and what belongs to it, such as a unit, are one line."""
     rules = [rule for group in all_groups(Context()) for rule in group.rules]
-    metrics = [*semconv.METRICS, *semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values()]
+    metrics = [*servers.ALL_METRICS, *semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values()]
     served = [document(has_calls=True, has_metrics=True), document_without_store(has_metrics=True)]
     objects = public_objects()
     parts = {
         "names of Python": objects,
         "parameters": parameters(objects),
         "spans, attributes and their values": (
-            value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)
+            value
+            for module in (semconv, newest, servers)
+            for name, value in vars(module).items()
+            if name.isupper() and isinstance(value, str)
         ),
         "metrics": (f"{metric.name} {metric.kind} {metric.unit}" for metric in metrics),
         "buckets": (

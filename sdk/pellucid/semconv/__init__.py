@@ -7,6 +7,22 @@ and MCP, release 1.41 with names that were agreed on since, development status);
 No published schema has all of these names, so there is no schema URL.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pellucid.semconv.metrics import *  # noqa: F403
 from pellucid.semconv.names import *  # noqa: F403
-from pellucid.semconv.newest import *  # noqa: F403
+
+if TYPE_CHECKING:
+    from pellucid.semconv.durable import *  # noqa: F403
+    from pellucid.semconv.newest import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Return a name of the modules that are loaded when one of their names is used."""
+        if name.isupper():
+            for module in ("durable", "newest"):
+                namespace = vars(import_module(f"{__name__}.{module}"))
+                if name in namespace:
+                    return globals().setdefault(name, namespace[name])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pellucid.semconv.durable import DURABLE_METRICS
 from pellucid.semconv.metrics import MCP_BUCKETS, METRICS, Metric
 from pellucid.semconv.names import (
     ERROR_TYPE,
@@ -84,5 +85,5 @@ SERVER_METRICS: Final = (
 )
 """Instruments of instrumented MCP servers."""
 
-ALL_METRICS: Final = (*METRICS, *SERVER_METRICS)
-"""Instruments of agents and of servers."""
+ALL_METRICS: Final = (*METRICS, *DURABLE_METRICS, *SERVER_METRICS)
+"""Instruments of agents, of durable runs and of servers."""

@@ -82,7 +82,7 @@ _READ: Final = (
 
 
 class Instruments:
-    """All instruments of `semconv.METRICS`.
+    """The instruments of agents and of durable runs.
 
     Attributes:
         by_name: Histograms and counters by name.
@@ -108,7 +108,7 @@ class Instruments:
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
             **{gauge.name: partial(readers.read, gauge) for gauge in _READ},
         }
-        for metric in (*semconv.METRICS, *(_LATEST if latest else ())):
+        for metric in (*semconv.METRICS, *semconv.DURABLE_METRICS, *(_LATEST if latest else ())):
             if latest and metric is semconv.TOKEN_USAGE:
                 continue  # replaced by counters
             name = semconv.RENAMED.get(metric.name, metric.name) if latest else metric.name

@@ -12,6 +12,7 @@ import pytest
 import pellucid
 from bench.measure import BUDGETS, first_run, weight
 from pellucid import semconv
+from pellucid.semconv.servers import ALL_METRICS
 
 HEAVY = (
     "opentelemetry.sdk",
@@ -158,7 +159,7 @@ def test_public_names_exist() -> None:
     assert [name for name in pellucid.__all__ if not hasattr(pellucid, name)] == []
 
 
-@pytest.mark.parametrize("metric", semconv.METRICS, ids=lambda metric: metric.name)
+@pytest.mark.parametrize("metric", ALL_METRICS, ids=lambda metric: metric.name)
 def test_histograms_have_float_bounds_of_their_own(metric: semconv.Metric) -> None:
     """Every histogram advises ascending float bounds, so that `le` never depends on the type of a number."""
     if metric.kind == "histogram":
@@ -172,7 +173,7 @@ def test_histograms_have_float_bounds_of_their_own(metric: semconv.Metric) -> No
 def test_metric_labels_are_a_closed_list_without_ids() -> None:
     """No instrument has the id of a run, call or conversation among its labels."""
     forbidden = {semconv.RUN_ID, semconv.TOOL_CALL_ID, semconv.CONVERSATION_ID}
-    assert [metric.name for metric in semconv.METRICS if forbidden & set(metric.attributes)] == []
+    assert [metric.name for metric in ALL_METRICS if forbidden & set(metric.attributes)] == []
 
 
 def test_exporters_load_only_what_is_used() -> None:
