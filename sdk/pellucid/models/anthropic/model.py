@@ -20,6 +20,7 @@ from pellucid.messages import PROVIDER_TOOLS
 from pellucid.models.anthropic.requests import SAMPLING, SETTINGS, body_of
 from pellucid.models.anthropic.responses import Pieces, ReportedError, Turn
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.models.base_url import at_address, is_page, misses_api, without_api
 from pellucid.models.guard import check_allowed
 from pellucid.models.http import TIMEOUT, Clients, event_hooks, failure, missing_key, refuse_unknown, server_at, trusted
 from pellucid.models.sse import read_events
@@ -118,6 +119,7 @@ class AnthropicModel:
         )
         self.name = name
         self.provider_name = next((platform for kind, platform in _PLATFORMS if isinstance(client, kind)), "anthropic")
+        self._url = url
         self.server_address, self.server_port = server_at(url, owner=f"model {name!r}")
         self._max_tokens = max_tokens
         self._cache: JSONObject | None = None
@@ -237,10 +239,14 @@ class AnthropicModel:
         if response is not None:
             details["request_id"] = response.headers.get("request-id")
         match error:
+            case _ if response is not None and is_page(response):
+                details |= {"message": without_api(self._url, _PATH, response), "kind": "invalid_response"}
             case ReportedError():
                 details |= {"message": str(error), "kind": _KINDS.get(error.kind, "unavailable")}
             case anthropic.APIStatusError():
                 details |= _details(error)
+                if misses_api(error.response):
+                    details["message"] = without_api(self._url, _PATH, error.response)
             case anthropic.APIConnectionError() | httpx2.TransportError():
                 details |= self._connection_details(error)
             case anthropic.CredentialsError():
@@ -253,8 +259,7 @@ class AnthropicModel:
         is_late = isinstance(cause, httpx2.TimeoutException)
         # The text of a timeout depends on the transport.
         description = type(cause).__name__ if is_late else describe(cause)
-        message = f"{description} (server {self.server_address}:{self.server_port})"
-        return {"message": message, "kind": "timeout" if is_late else "unavailable"}
+        return {"message": at_address(self._url, description), "kind": "timeout" if is_late else "unavailable"}
 
 
 def _details(error: anthropic.APIStatusError) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from google.genai import errors, types
 from pydantic import ValidationError
 
 from pellucid.errors import ErrorKind, ModelError
+from pellucid.failures import describe
 from pellucid.messages import PROVIDER_TOOLS
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
+from pellucid.models.base_url import at_address
 from pellucid.models.gemini.http import Connection, NotAnEvent, make_streams_closable, streamed
 from pellucid.models.gemini.requests import (
     Dialect,
@@ -91,7 +93,8 @@ class GeminiModel:
             for kind in (types.GenerateContentConfig, types.GenerateContentResponse):
                 kind.model_rebuild()  # now, because it takes 0.1 s, which would block an event loop
             self._connections = Clients(lambda: Connection(api_key=key, base_url=url, timeout=timeouts))
-        self.server_address, self.server_port = server_at(base_url or _BASE_URL, owner=repr(self))
+        self._url = base_url or _BASE_URL
+        self.server_address, self.server_port = server_at(self._url, owner=repr(self))
         is_vertex = client is not None and client.vertexai
         self.provider_name = "gcp.vertex_ai" if is_vertex else "gcp.gemini"
         is_new = "gemini" in name and not _BEFORE_3.search(name)
@@ -203,7 +206,10 @@ class GeminiModel:
     def _failure(self, error: Exception) -> ModelError:
         """Convert an error of the SDK or of its HTTP client to a `ModelError`."""
         if not isinstance(error, errors.APIError):
-            return failure(self.name, error, message=_message(error), kind=_kind_of(error), secrets=[self._key])
+            message = _message(error)
+            if isinstance(error, httpx2.TransportError):
+                message = at_address(self._url, describe(error))
+            return failure(self.name, error, message=message, kind=_kind_of(error), secrets=[self._key])
         received: Mapping[str, str] = getattr(error.response, "headers", None) or {}
         headers = {name.lower(): value for name, value in received.items()}
         details = _details(error)

@@ -17,6 +17,7 @@ from pellucid import semconv
 from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.failures import describe
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
+from pellucid.models.base_url import at_address, is_page, misses_api, without_api
 from pellucid.models.guard import check_allowed
 from pellucid.models.http import TIMEOUT, Clients, event_hooks, failure, json_object, missing_key, server_at, trusted
 from pellucid.models.openai.chat import ChatCompletions
@@ -74,6 +75,7 @@ class OpenAIModel:
         url = (
             str(client.base_url) if client is not None else base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI_URL
         )
+        self._url = url
         self.server_address, self.server_port = server_at(url, owner="OpenAIModel")
         host = self.server_address or ""
         is_openai = f".{host}".endswith(".api.openai.com")
@@ -193,19 +195,27 @@ class OpenAIModel:
         if response is not None:
             details["request_id"] = response.headers.get("x-request-id")
         match error:
+            case _ if response is not None and is_page(response):
+                details |= {"message": self._without_api(response), "kind": "invalid_response"}
             case ReportedError():
                 details |= {"message": str(error), "kind": error.kind, "status": error.status}
             case openai.APIStatusError():
                 details |= _details(error)
+                if misses_api(error.response):
+                    details["message"] = self._without_api(error.response)
             case openai.APIConnectionError():
                 is_late = isinstance(error, openai.APITimeoutError)
-                message = f"{describe(error.__cause__ or error)} (server {self.server_address}:{self.server_port})"
+                message = at_address(self._url, describe(error.__cause__ or error))
                 details |= {"message": message, "kind": "timeout" if is_late else "unavailable"}
             case EOFError() | anyio.EndOfStream():
                 details["kind"] = "unavailable"
             case ValueError() | TypeError() | LookupError() | AttributeError():
                 details["kind"] = kind
         return failure(self.name, error, secrets=self._secrets, **details)
+
+    def _without_api(self, response: httpx2.Response) -> str:
+        remedy = "" if self._api.path == ChatCompletions.path else ', or use api="chat" if the server lacks this API'
+        return without_api(self._url, self._api.path, response, remedy=remedy)
 
 
 def _details(error: openai.APIStatusError) -> dict[str, Any]:
