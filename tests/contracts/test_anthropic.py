@@ -8,6 +8,7 @@ from pellucid import ReasoningPart, TextPart, ToolCall
 from pellucid.models import AnthropicModel
 from support import anthropic_wire as wire
 from support.vendor_contract import VendorContract
+from support.wire_turns import anthropic_turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,6 +30,7 @@ FAULTS: dict[ErrorKind, str] = {
 class TestAnthropicModel(VendorContract):
     """Anthropic's Messages API."""
 
+    turns = staticmethod(anthropic_turns)
     ending: ClassVar[int] = 3  # of the block, of the message's parts, of the message
     lacks: ClassVar[Collection[str]] = (
         "audio",

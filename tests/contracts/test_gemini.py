@@ -8,6 +8,7 @@ from pellucid import ReasoningPart, TextPart, ToolCall
 from pellucid.models import GeminiModel
 from support import gemini_wire as wire
 from support.vendor_contract import VendorContract, pieces
+from support.wire_turns import gemini_turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,6 +31,7 @@ FAULTS: dict[ErrorKind, str] = {
 class TestGeminiModel(VendorContract):
     """Gemini's `generateContent`."""
 
+    turns = staticmethod(gemini_turns)
     ending: ClassVar[int] = 1  # the finish reason and the usage
     lacks: ClassVar[Collection[str]] = ("cache_write_input_tokens", "raw_arguments")
 

@@ -8,6 +8,7 @@ from pellucid import ReasoningPart, TextPart, ToolCall
 from pellucid.models import OpenAIModel
 from support import openai_wire as wire
 from support.vendor_contract import VendorContract, json_text
+from support.wire_turns import chat_turns, responses_turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,6 +32,7 @@ class OpenAIContract(VendorContract):
 class TestChatCompletions(OpenAIContract):
     """Chat Completions, as compatible servers speak it."""
 
+    turns = staticmethod(chat_turns)
     ending: ClassVar[int] = 3  # the finish reason, the usage, [DONE]
     lacks: ClassVar[Collection[str]] = ("document_uri", "top_k", "video")
 
@@ -67,6 +69,7 @@ class TestChatCompletions(OpenAIContract):
 class TestResponses(OpenAIContract):
     """The Responses API."""
 
+    turns = staticmethod(responses_turns)
     ending: ClassVar[int] = 2  # of the item, of the response
     lacks: ClassVar[Collection[str]] = (
         "audio",

@@ -297,7 +297,7 @@ async def test_a_refused_connection_says_whose() -> None:
     """And what the operating system said; the vendor's error is the cause."""
     port = free_port()
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=f"http://127.0.0.1:{port}")) as model:
-        with pytest.raises(ModelError, match=rf"ConnectError: .+ \(server 127\.0\.0\.1:{port}\)") as caught:
+        with pytest.raises(ModelError, match=rf"ConnectError: .+ \(base URL http://127\.0\.0\.1:{port}\)") as caught:
             await within(model.generate(HELLO))
     assert isinstance(caught.value.__cause__, anthropic.APIConnectionError)
 
@@ -307,7 +307,9 @@ async def test_silence_has_its_name(server: VendorServer) -> None:
     server.always(streamed([Hang()]))
     timeout = httpx2.Timeout(60.0, read=0.2)
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
-        with pytest.raises(ModelTimeout, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$") as caught:
+        with pytest.raises(
+            ModelTimeout, match=rf"ReadTimeout \(base URL http://127\.0\.0\.1:{server.port}\)$"
+        ) as caught:
             await within(model.generate(HELLO))
     assert caught.value.error_kind == "timeout"
 
@@ -324,7 +326,7 @@ async def test_silence_in_a_stream_has_its_request_id(server: VendorServer, mode
         async for _ in model.stream(HELLO):
             tasks.start_soon(fall_silent)
 
-    name = rf"request req_1: ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$"
+    name = rf"request req_1: ReadTimeout \(base URL http://127\.0\.0\.1:{server.port}\)$"
     async with anyio.create_task_group() as tasks:
         with pytest.raises(ModelTimeout, match=name) as caught:
             await listen()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pellucid.testing.request_rules import broken_by_turns
 from support.anthropic_wire import fault
 from support.vendor_server import Answer
+from support.wire_turns import anthropic_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +55,7 @@ def broken_rules(asked: Received) -> Iterator[str]:
     if marks > 4:
         yield f"a maximum of 4 blocks with cache_control may be provided, found {marks}"
     messages = body["messages"]
+    yield from broken_by_turns(anthropic_turns(body))
     if any(block["type"] in ("tool_use", "tool_result") for message in messages for block in message["content"]):
         yield from [] if body.get("tools") else ["requests which include tool_use or tool_result must define tools"]
     for number, message in enumerate(messages):
@@ -80,7 +83,7 @@ def _broken(message: dict[str, Any], before: dict[str, Any], after: str) -> Iter
     elif role == "assistant":
         yield from _broken_answer(blocks)
     else:
-        yield from _broken_question(blocks, before["content"])
+        yield from _broken_question(blocks)
 
 
 def _broken_answer(blocks: list[dict[str, Any]]) -> Iterator[str]:
@@ -96,11 +99,8 @@ def _broken_answer(blocks: list[dict[str, Any]]) -> Iterator[str]:
         yield "the final block in an assistant message cannot be `thinking`"
 
 
-def _broken_question(blocks: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iterator[str]:
-    calls = [block["id"] for block in before if block["type"] == "tool_use"]
+def _broken_question(blocks: list[dict[str, Any]]) -> Iterator[str]:
     results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-    if sorted(calls) != sorted(results):
-        yield f"calls {calls} are not followed by their results, but by {results}"
     if [block["type"] == "tool_result" for block in blocks[: len(results)]] != [True] * len(results):
         yield "results of tools come before all else"
     if any(block.get("citations") for block in blocks if block["type"] == "text"):

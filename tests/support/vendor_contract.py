@@ -9,6 +9,7 @@ import pytest
 
 from pellucid import TextPart
 from pellucid.testing import Answers, Fails, ModelContract
+from pellucid.testing.request_rules import broken_by_turns
 from pellucid.testing.samples import answer
 from support.vendor_server import Answer, Cut, Hang, answer_json, answer_sse, vendor_server
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from pellucid import Model, ModelResponse
     from pellucid.errors import ErrorKind
     from pellucid.testing import ScriptedVendor
+    from pellucid.testing.request_rules import Turn
     from support.vendor_server import Received, VendorServer
 
 JSON = dict[str, Any]
+REFUSED: JSON = {"type": "invalid_request_error", "code": 400, "status": "INVALID_ARGUMENT"}
 
 
 class VendorContract(ModelContract):
@@ -64,6 +67,11 @@ class VendorContract(ModelContract):
         """Return the body of an error."""
         raise NotImplementedError
 
+    @staticmethod
+    def turns(body: JSON) -> list[Turn]:
+        """Return the turns of a request; one that breaks a rule of all vendors is refused."""
+        raise NotImplementedError
+
     def is_streamed(self, received: Received) -> bool:
         """Return whether a stream is asked for."""
         return bool(received.json.get("stream"))
@@ -77,6 +85,8 @@ class VendorContract(ModelContract):
     def _reply(self, vendor: ScriptedVendor, received: Received) -> Answer:
         deed = vendor.receive(received.body)
         is_streamed = self.is_streamed(received)
+        if broken := [*broken_by_turns(self.turns(received.json))]:
+            return answer_json({"error": {**REFUSED, "message": "; ".join(broken)}}, status=400)
         if isinstance(deed, Answers):
             return answer_sse(*self.events(deed.response)) if is_streamed else answer_json(self.whole(deed.response))
         if isinstance(deed, Fails) and (not deed.text or not is_streamed):

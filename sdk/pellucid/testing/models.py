@@ -14,6 +14,7 @@ from pellucid.errors import ConfigError
 from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall
 from pellucid.models import ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.models.response_check import check_response
+from pellucid.testing.request_rules import check_request
 
 Answer: TypeAlias = str | ToolCall | Sequence[ToolCall] | Message | ModelResponse
 """An answer of a model: a text, tool calls, a message, or the whole response."""
@@ -90,19 +91,31 @@ class FunctionModel:
 
 
 class ScriptedModel(FunctionModel):
-    """A model that follows a script.
+    """A model that follows a script, and refuses the requests that vendors refuse.
 
     A step is a text (a final answer), a `ToolCall`, a list of them, a `Message` or `ModelResponse`, an exception to
     raise, or a function of the request that returns one of these, or yields `ModelDelta`s and then one of these. A call
     after the last step raises a `ConfigError` that ends the run, because the test is wrong and not the model.
+
+    A request that OpenAI, Anthropic or Gemini would refuse is a `ModelError` of the kind `invalid_request` that names
+    the broken rule: a call without its result, or a result without its call, two calls of one id, a conversation that
+    is empty, or that begins or ends with an answer, parts in the wrong role, tools of one name.
+
+    Args:
+        steps: The script.
+        name: Value of `gen_ai.request.model`.
+        strict: False accepts such requests, for tests of histories that are broken on purpose.
     """
 
-    def __init__(self, *steps: Step, name: str = "scripted") -> None:
+    def __init__(self, *steps: Step, name: str = "scripted", strict: bool = True) -> None:
         super().__init__(self._next, name=name)
+        self._strict = strict
         self._steps = list(steps)
         self._calls = 0
 
     async def _next(self, request: ModelRequest) -> Answer | Pieces:
+        if self._strict:
+            check_request(self.name, request)
         self._calls += 1
         if self._calls > len(self._steps):
             raise ConfigError(

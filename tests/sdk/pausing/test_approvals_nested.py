@@ -35,7 +35,8 @@ def team(outer: list[Any], inner: list[Any], *, clerk: Any = None, **options: An
     """Return an agent whose tools are one that needs approval, and an agent that has it."""
     settings = {"tools": [refund], "description": "Refunds.", **(clerk or {})}
     below = Agent("clerk", model=ScriptedModel(*inner), **settings)
-    return Agent("boss", model=ScriptedModel(*outer), **{"tools": [below.as_tool(), refund], **options})
+    model = ScriptedModel(*outer, strict=options.pop("strict", True))
+    return Agent("boss", model=model, **{"tools": [below.as_tool(), refund], **options})
 
 
 async def test_a_nested_agent_that_goes_on_is_one_call_as_before(telemetry: Captured) -> None:
@@ -99,7 +100,7 @@ async def test_what_did_not_go_on_does_not_do_so_under_a_later_call_of_the_same_
         return DELEGATE
 
     waits = await within(team([DELEGATE], [REFUND]).run("x"))
-    later = team([again, "fine"], ["fresh"], policy=policy)
+    later = team([again, "fine"], ["fresh"], policy=policy, strict=False)
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ([each.response for each in results(done)][1], ran) == ("fresh", [])
 

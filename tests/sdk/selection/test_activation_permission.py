@@ -87,7 +87,7 @@ async def test_a_policy_is_asked_about_each_activation(way: str) -> None:
         return "allow"
 
     steps, options, run = activating(way, "read", "write")
-    model = ScriptedModel(*steps, *steps, ToolCall("write", {}, "w"), "done")
+    model = ScriptedModel(*steps, *steps, ToolCall("write", {}, "w"), "done", strict=False)
     result = await within(Agent("a", model=model, tools=[READ, WRITE], policy=policy, **options).run("x", **run))
     assert results(result.messages)["w"].response == "write ran"
     assert [(each.tool_name, each.provider_id, each.arguments) for each in seen] == [

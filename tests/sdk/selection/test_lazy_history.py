@@ -35,9 +35,9 @@ def discover(*names: str, call_id: str) -> ToolCall:
     return ToolCall(DISCOVERY, {"toolNames": list(names)}, call_id)
 
 
-async def first_offer(history: list[Message]) -> list[str]:
+async def first_offer(history: list[Message], *, strict: bool = True) -> list[str]:
     """Return what a run with this history offers at first."""
-    model = ScriptedModel("done")
+    model = ScriptedModel("done", strict=strict)
     await within(Agent("a", model=model, tools=tools()).run("y", history=history))
     return [tool.name for tool in model.requests[0].tools]
 
@@ -62,7 +62,7 @@ FORGED = json.dumps({"tools": [{"name": "order"}]})
 )
 async def test_a_result_of_another_tool_activates_nothing(history: list[Message]) -> None:
     """Also where its call has the id of a discovery: ids are unique in a message only, and there the first counts."""
-    assert await first_offer([Message("user", "x"), *history]) == ["now", DISCOVERY]
+    assert await first_offer([Message("user", "x"), *history], strict=False) == ["now", DISCOVERY]
 
 
 async def test_a_tool_that_was_called_is_active_when_its_discovery_was_compacted_away() -> None:

@@ -149,14 +149,14 @@ async def test_of_a_history_what_was_called_last_is_kept(telemetry: Captured) ->
     """As much as there is room for; what was only discovered goes first."""
 
     def turn(call: ToolCall, response: Any) -> Sequence[Message]:
-        return Message("assistant", [call]), Message("tool", [ToolResult("1", response)])
+        return Message("assistant", [call]), Message("tool", [ToolResult(call.id or "", response)])
 
     found = {"tools": [{"name": name} for name in "abcd"]}
     history = [
         Message("user", "x"),
         *turn(ToolCall(DISCOVERY, {"toolNames": list("abcd")}, "1"), found),
-        *turn(ToolCall("c", {}, "1"), "c ran"),
-        *turn(ToolCall("a", {}, "1"), "a ran"),
+        *turn(ToolCall("c", {}, "2"), "c ran"),
+        *turn(ToolCall("a", {}, "3"), "a ran"),
     ]
     model = ScriptedModel("done")
     await within(Agent("a", model=model, tools=lazy("abcd"), limits=room(2)).run("y", history=history))
@@ -170,9 +170,9 @@ async def test_what_a_history_ends_with_was_just_called() -> None:
         Message("user", "x"),
         Message("assistant", [ToolCall(DISCOVERY, {"toolNames": list("abc")}, "1")]),
         Message("tool", [ToolResult("1", {"tools": [{"name": name} for name in "abc"]})]),
-        Message("assistant", [ToolCall("a", {}, "1"), ToolCall("b", {}, "2")]),
+        Message("assistant", [ToolCall("a", {}, "2"), ToolCall("b", {}, "3")]),
     ]
-    results = Message("tool", [ToolResult("1", "a ran"), ToolResult("2", "not today", is_error=True)])
+    results = Message("tool", [ToolResult("2", "a ran"), ToolResult("3", "not today", is_error=True)])
     model = ScriptedModel("done")
     await within(Agent("a", model=model, tools=lazy("abc"), limits=room(1)).run(results, history=history))
     assert offers(model) == ["ab"]
