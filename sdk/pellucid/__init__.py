@@ -13,6 +13,7 @@ from pellucid.version import __version__
 if TYPE_CHECKING:
     from pellucid.agent import Agent
     from pellucid.approvals import ApprovalRequest, Decision, ExternalRequest, ExternalResult
+    from pellucid.budgets import Budget
     from pellucid.configured import configured_tools
     from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
     from pellucid.errors import (
@@ -104,6 +105,7 @@ __all__ = [
     "AgentOptions",
     "ApprovalRequest",
     "BlobPart",
+    "Budget",
     "Builtin",
     "CancelToken",
     "CapturePolicy",
@@ -175,6 +177,7 @@ __all__ = [
 _HOMES = {
     "agent": ("Agent",),
     "approvals": ("ApprovalRequest", "Decision", "ExternalRequest", "ExternalResult"),
+    "budgets": ("Budget",),
     "configured": ("configured_tools",),
     "context": ("CancelToken", "DiscoveryContext", "Identity", "Limits", "ToolContext", "propagate"),
     "errors": (

@@ -313,6 +313,23 @@ class RequestComposed(Event, name="request.composed"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRefused(Event, name="budget.refused"):
+    """A model call was not made, because it might have exceeded a budget that the run shares with others.
+
+    Attributes:
+        budget: Name of the budget.
+        limit: `cost`, `tokens` or `model_calls`.
+        value: The limit.
+        used: What is spent, and reserved by calls in flight.
+    """
+
+    budget: str
+    limit: str
+    value: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceStarted(Event, name="inference.started"):
     """A model was called."""
 

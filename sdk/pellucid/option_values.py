@@ -69,6 +69,15 @@ def _limits(value: Any) -> str | None:
     return f"{_shown('limits', value)} is not a Limits object; give Limits({given})"
 
 
+def _budget(value: Any) -> str | None:
+    from pellucid.budgets.budget import budgets_of
+
+    if callable(value) or budgets_of(value) is not None:
+        return None
+    shown = _shown("budget", value)
+    return f"{shown} is not a Budget; give one, a sequence of them, or a function of the context that returns some"
+
+
 def _policy(value: Any) -> str | None:
     if value is None or callable(value):
         return None
@@ -155,6 +164,7 @@ _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "providers": _items("providers", "tool providers", _no_provider),
     "skills": _items("skills", "skills", _no_skill),
     "limits": _limits,
+    "budget": _budget,
     "policy": _policy,
     "telemetry": _having(
         "telemetry", "tracer_provider", "is no destination of telemetry; give what configure() returns"

@@ -18,6 +18,7 @@ from pellucid.tools.tool import PlainFunction
 from pellucid.types import DepsT
 
 if TYPE_CHECKING:
+    from pellucid.budgets import BudgetOption
     from pellucid.providers import Skill, ToolProvider
     from pellucid.reliability import Reliability
     from pellucid.selection import Policy
@@ -51,6 +52,14 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
 
     limits: Limits | None
     """Bounds of each run."""
+
+    budget: BudgetOption
+    """What the runs may spend on models together with others: a `Budget`, a sequence of them, or a function of the
+    context that returns some or None, such as a tenant's.
+
+    The function is called once in each run, before its first model call, with a `ToolContext` that belongs to no call;
+    it may be async. All budgets count; see `Budget`.
+    """
 
     policy: Policy | None
     """Permission policy: decides which tools the model is offered, and which calls it may make."""
@@ -114,6 +123,10 @@ class CallerOptions(TypedDict, total=False):
 
     signal: CancelToken | None
     """Cancels the run, from any thread."""
+
+    budget: BudgetOption
+    """Budgets that count in addition to those of the agent, as its option `budget`. A checkpoint does not keep them:
+    give them again when the run is resumed."""
 
 
 class RunOptions(CallerOptions, total=False):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pellucid.selection.permission import Permissions
 
 
-_SEQUENCES: Final = frozenset(("tools", "providers", "skills", "instructions"))
+_SEQUENCES: Final = frozenset(("tools", "providers", "skills", "instructions", "budget"))
 
 
 def _is_plain(option: str, value: object) -> bool:
@@ -103,6 +103,7 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
         skills=loader.skills if loader is not None else {},
         permissions=_permissions(options.get("policy"), limits),
         pin=options.get("pin", False),
+        budget=options.get("budget"),
         is_warm=options.get("warm", False),
     )
 

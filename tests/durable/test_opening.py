@@ -79,7 +79,7 @@ async def migrate_while_in_use(location: Location) -> None:
     """Open a store of version 2 that another process is using."""
     async with location.open() as older:
         claim = await claimed(older)
-        for table in ("turns", "conversations"):
+        for table in ("turns", "conversations", "budgets", "budget_reservations"):
             location.execute(f"DROP TABLE {table}")
         location.execute("UPDATE schema_version SET version = 2")
         async with location.open() as newer:
@@ -109,7 +109,7 @@ def test_other_versions(location: Location, statement: str) -> None:
     anyio.run(open_it)
     location.execute(statement)
     with pytest.raises(
-        ConfigError, match=r"has schema version 99, and this version of Pellucid needs 3|something else"
+        ConfigError, match=r"has schema version 99, and this version of Pellucid needs 4|something else"
     ):
         anyio.run(open_it)
 
@@ -137,7 +137,7 @@ def test_a_store_of_version_1(location: Location) -> None:
             await store.__aexit__(None, None, None)
 
     anyio.run(prepare)
-    for table in ("callbacks", "turns", "conversations"):
+    for table in ("callbacks", "turns", "conversations", "budgets", "budget_reservations"):
         location.execute(f"DROP TABLE {table}")
     location.execute("UPDATE schema_version SET version = 1")
     anyio.run(use)

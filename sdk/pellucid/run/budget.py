@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pellucid import semconv
 from pellucid.errors import ToolError
@@ -79,6 +79,54 @@ class Account:
         return None
 
 
+class SharedAccount(Protocol):
+    """What a run knows of a budget that it shares with other runs."""
+
+    @property
+    def key(self) -> object:
+        """The same for all budgets that have one account."""
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether it limits dollars."""
+
+    def exceeded(self, need: Amounts) -> str | None:
+        """Return the name of a limit that this certainly exceeds, by what is known to be spent, or None."""
+        ...
+
+    def record(self, b: Boundary, limit: str) -> None:
+        """Record that the run ended because this limit is reached."""
+        ...
+
+
+Grant: TypeAlias = tuple[Account, Amounts, SharedAccount]
+"""What a shared budget has reserved for a call, with what the call leaves of that."""
+
+SHARED: Final = "budget"
+"""Reason why a run ends that has reached a limit of a budget that it shares with other runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A model call that is to be made.
+
+    Attributes:
+        request: The request.
+        model: The model.
+        tokens: Tokens of its input.
+        least: Tokens of the shortest answer that makes sense.
+        most: Tokens of the longest answer.
+        offers_tools: Whether the run goes on if the answer calls tools.
+    """
+
+    request: ModelRequest
+    model: ModelFacts
+    tokens: int
+    least: int
+    most: int
+    offers_tools: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A model call that may be made.
@@ -98,21 +146,28 @@ class Admitted:
     offers_tools: bool
 
 
-class Budget:
+class RunBudget:
     """What a run may still spend on models.
 
     Attributes:
         own: Account of the run, if it has limits of its own.
         outer: Budget of the run in which it is nested.
+        shared: Budgets that it shares with other runs, besides those of the outer run.
         closing: What its closing answer will cost, which the calls of its sub-agents leave.
+        reached_shared: The shared budget that it has reached, and the limit.
+        is_reported: Whether it was reported that one has refused a call.
     """
 
-    def __init__(self, run: Any, own: Account | None, outer: Budget | None) -> None:
+    def __init__(self, run: Any, own: Account | None, outer: RunBudget | None) -> None:
         self.own, self.outer = own, outer
+        self.shared: Sequence[SharedAccount] = ()
+        self.reached_shared: tuple[SharedAccount, str] | None = None
+        self.is_reported = False
         self.closing = NOTHING
         self._run = run
         self._model: ModelFacts = run.setup.models[0]
         self._offers_tools = True  # whether the last call did
+        self._cut_by: str | None = None  # what kept its answer short
         self._overhead = 0  # estimated tokens of a request besides its messages
         self._counted: int | None = None  # tokens of the messages so far, as the vendor counts them
         self._seen = 0  # number of these messages
@@ -132,59 +187,98 @@ class Budget:
 
     def accounts(self) -> Iterator[tuple[Account, Amounts]]:
         """Yield the accounts that a call of this run counts against, with what it leaves for outer closing answers."""
-        budget: Budget | None = self
-        kept = NOTHING
-        while budget is not None:
+        for budget, kept in self._outwards():
             if budget.own is not None:
                 yield budget.own, kept
+
+    def shared_accounts(self) -> Sequence[tuple[SharedAccount, Amounts]]:
+        """Return the shared budgets that a call counts against, each once, with what it leaves there."""
+        return [*{s.key: (s, kept) for budget, kept in self._outwards() for s in budget.shared}.values()]
+
+    def _outwards(self) -> Iterator[tuple[RunBudget, Amounts]]:
+        budget: RunBudget | None = self
+        kept = NOTHING
+        while budget is not None:
+            yield budget, kept
             if (budget := budget.outer) is not None:
                 kept = plus(kept, budget.closing)
 
     @property
-    def limits_cost(self) -> float | None:
-        """The least `max_cost` that the calls of this run count against."""
-        return min((a.limits["max_cost"] for a, _ in self.accounts() if "max_cost" in a.limits), default=None)
+    def limits_cost(self) -> bool:
+        """Whether the calls of this run count against a limit of cost."""
+        return any("max_cost" in account.limits for account, _ in self.accounts()) or any(
+            account.has_cost for account, _ in self.shared_accounts()
+        )
 
-    def admit(self, model: ModelFacts, request: ModelRequest, *, is_closing: bool) -> Admitted | str:
-        """Return a call that fits, and hold what it costs at least; or the name of the limit that it would exceed."""
+    def plan(self, model: ModelFacts, request: ModelRequest, *, is_closing: bool) -> Plan:
+        """Return what a call needs."""
         self._model = model
         self._offers_tools = offers_tools = bool(request.tools) and not is_closing
         self._overhead = _overhead(request)
         tokens, asked = self._tokens(request.messages), request.settings.get("max_tokens")
         most = asked if asked is not None else MOST_UNASKED
         least = min(LEAST_CLOSING if is_closing else LEAST_ANSWER, most)
+        return Plan(request, model, tokens, least, most, offers_tools)
+
+    def need(self, plan: Plan, answer: int) -> Amounts:
+        """Return what a call with an answer of so many tokens needs."""
+        return self._need(plan.tokens, answer, offers_tools=plan.offers_tools)
+
+    def range(self, plan: Plan, kept: Amounts) -> tuple[Amounts, Amounts, Amounts]:
+        """Return what a call and what follows need at least and at most, and what the shortest call needs alone."""
+        alone = self._need(plan.tokens, plan.least, offers_tools=False)
+        return plus(self.need(plan, plan.least), kept), plus(self.need(plan, plan.most), kept), alone
+
+    def refusal(self, plan: Plan) -> str | None:
+        """Return the name of a limit that even the shortest call would exceed, or None."""
+        return self._exceeded(self.need(plan, plan.least))
+
+    def refuse(self, shared: SharedAccount, limit: str) -> str:
+        """Note that a shared budget has refused a call, and return the reason for the run to end."""
+        self.reached_shared = shared, limit
+        return SHARED
+
+    def admit(self, plan: Plan, grants: Sequence[Grant] = ()) -> Admitted | str:
+        """Return a call that fits, and hold what it costs at least; or the name of the limit that it would exceed.
+
+        Args:
+            plan: The call.
+            grants: What shared budgets have reserved for it.
+        """
+        request, most = plan.request, plan.most
 
         def exceeded(answer: int) -> str | None:
-            return self._exceeded(self._need(tokens, answer, offers_tools=offers_tools))
+            return self._exceeded(self.need(plan, answer), grants)
 
-        if exceeded(most) is not None:
-            if (limit := exceeded(least)) is not None:
+        self._cut_by = exceeded(most)
+        if self._cut_by is not None:
+            if (limit := exceeded(plan.least)) is not None:
                 return limit
-            sizes = range(least, most + 1)
-            most = least - 1 + bisect_left(sizes, True, key=lambda answer: exceeded(answer) is not None)
+            sizes = range(plan.least, most + 1)
+            most = plan.least - 1 + bisect_left(sizes, True, key=lambda answer: exceeded(answer) is not None)
             request = replace(request, settings={**request.settings, "max_tokens": most})
-        call = Admitted(request, model, tokens, self._need(tokens, least, offers_tools=False), offers_tools)
+        least = self._need(plan.tokens, plan.least, offers_tools=False)
         for account, _ in self.accounts():
-            account.held = plus(account.held, call.least)
-        return call
+            account.held = plus(account.held, least)
+        return Admitted(request, plan.model, plan.tokens, least, plan.offers_tools)
 
-    def settle(self, call: Admitted, response: ModelResponse) -> None:
-        """Count an answer: as the vendor counts, or what it is estimated to be."""
+    def settle(self, call: Admitted, response: ModelResponse) -> Amounts:
+        """Count an answer, as the vendor counts or as it is estimated; return what it used."""
         usage, message = response.usage, response.message
         known = usage.input_tokens is not None and usage.output_tokens is not None
         tokens = usage.input_tokens if usage.input_tokens is not None else call.tokens
         answer = usage.output_tokens if usage.output_tokens is not None else estimate(message.parts)
-        self._count(call, tokens, answer, usage.cost)
+        used = self._count(call, tokens, answer, usage.cost)
         self._counted, self._seen = tokens + answer if known else None, len(call.request.messages) + 1
         if call.offers_tools:
             self.closing = self._closing(tokens + answer)
+        return used
 
-    def fail(self, call: Admitted, answer: str | None) -> None:
-        """Count a call that failed: as a call, and what its tokens are estimated to be if it had begun to answer."""
+    def fail(self, call: Admitted, answer: str | None) -> Amounts:
+        """Count a call that failed: as a call, with estimated tokens if it had begun to answer; return what it used."""
         if answer is None:
-            self._end(call, {**NOTHING, "max_model_calls": 1})
-        else:
-            self._count(call, call.tokens, len(answer) // _BYTES, None)
+            return self._end(call, {**NOTHING, "max_model_calls": 1})
+        return self._count(call, call.tokens, len(answer) // _BYTES, None)
 
     def reached(self) -> str | None:
         """Return the name of the limit that a further call like the last one would exceed, or None."""
@@ -199,13 +293,14 @@ class Budget:
             ToolError: a limit is reached.
         """
         if (limit := self.reached()) is not None:
-            raise ToolError(
-                f"Not run: the limit {limit} of this run is reached. Answer with what you have.", error_type=limit
-            )
+            what = f"limit {limit}" if limit != SHARED else SHARED
+            raise ToolError(f"Not run: the {what} of this run is reached. Answer with what you have.", error_type=limit)
 
     def cut_short(self, response: ModelResponse) -> str | None:
         """Return the name of the limit that cut an answer off, or None if it is whole."""
-        return self.reached() if response.finish_reason == "length" else None
+        if response.finish_reason != "length":
+            return None
+        return self.reached() or (SHARED if self._cut_by == SHARED else None)
 
     def unfinished(self) -> str | None:
         """Return the output of a run without a whole closing answer."""
@@ -217,6 +312,9 @@ class Budget:
     def record(self, b: Boundary) -> None:
         """Record the limit that ended the run, and what was spent of it."""
         name = b.noted("stop_reason")
+        if name == SHARED and self.reached_shared is not None:
+            account, limit = self.reached_shared
+            account.record(b, limit)
         accounts = [account for account, _ in self.accounts() if name in account.limits]
         if accounts:
             tightest = min(accounts, key=lambda account: account.limits[name] - account.used[name])
@@ -225,7 +323,7 @@ class Budget:
 
     def price(self, tokens: int, answer: int) -> float:
         """Return the cost of a call in US dollars; infinite if it is unknown, 0 if no limit depends on it."""
-        if self.limits_cost is None:
+        if not self.limits_cost:
             return 0.0
         model, usage = self._model, Usage(input_tokens=tokens, output_tokens=answer)
         try:
@@ -244,10 +342,16 @@ class Budget:
         most = min(LEAST_ANSWER, self._run.setup.settings.get("max_tokens", LEAST_ANSWER))
         return self._need(tokens, most, offers_tools=False)
 
-    def _exceeded(self, need: Amounts) -> str | None:
+    def _exceeded(self, need: Amounts, grants: Sequence[Grant] = ()) -> str | None:
         for account, kept in self.accounts():
             if (name := account.exceeded(plus(need, kept))) is not None:
                 return name
+        for shared, kept in self.shared_accounts():
+            if (name := shared.exceeded(plus(need, kept))) is not None:
+                return self.refuse(shared, name)
+        for account, kept, shared in grants:
+            if (name := account.exceeded(plus(need, kept))) is not None:
+                return self.refuse(shared, name.removeprefix("max_"))
         return None
 
     def _tokens(self, messages: Sequence[Message]) -> int:
@@ -256,16 +360,17 @@ class Budget:
         known = counted if counted is not None else self._overhead
         return known + sum(estimate(message.parts) for message in new)
 
-    def _count(self, call: Admitted, tokens: int, answer: int, cost: float | None) -> None:
+    def _count(self, call: Admitted, tokens: int, answer: int, cost: float | None) -> Amounts:
         if cost is None:
             cost = self.price(tokens, answer)
             cost = cost if cost < math.inf else call.least["max_cost"]
-        self._end(call, {"max_cost": cost, "max_tokens": tokens + answer, "max_model_calls": 1})
+        return self._end(call, {"max_cost": cost, "max_tokens": tokens + answer, "max_model_calls": 1})
 
-    def _end(self, call: Admitted, used: Amounts) -> None:
+    def _end(self, call: Admitted, used: Amounts) -> Amounts:
         for account, _ in self.accounts():
             account.held = plus(account.held, call.least, -1)
             account.used = plus(account.used, used)
+        return used
 
 
 def estimate(parts: Sequence[Part]) -> int:

@@ -10,35 +10,31 @@ from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.messages import Usage
 from pellucid.models import ModelResponse
 from pellucid.models.facts import ModelFacts
-from pellucid.run.budget import Account, Budget, limits_of
+from pellucid.run.budget import Admitted, Amounts, Plan, RunBudget
 from pellucid.run.inference import Inference
 from pellucid.run.outcomes import BudgetReached
 from pellucid.run.state import Run, Setup
 from pellucid.tools.tool import AgentTool
 
 
-def start_budget(run: Run) -> None:
-    """Give a run its budget, with what it had spent before it was resumed.
+def check_prices(run: Run, budget: RunBudget) -> None:
+    """Check that the prices of all models are known, if a limit depends on them.
 
     Raises:
-        ConfigError: its cost is limited, and the price of a model is unknown.
+        ConfigError: one is not.
     """
-    limits, outer = limits_of(run.limits), run.nesting.outer
-    own = Account(limits) if limits else None
-    budget = Budget(run, own, outer.nesting.budget if outer is not None else None)
-    if (resumed := run.pausing.resumption) is not None:
-        budget.restore(resumed.checkpoint.spent or _known(resumed.checkpoint.usage))
-    if (max_cost := budget.limits_cost) is not None:
+    if (limit := _limit_of_cost(budget)) is not None:
         for setup in _agents(run.setup):
             for model in setup.models:
-                _check_price(setup, model, max_cost)
-    run.nesting.budget, run.nesting.inference = budget, BudgetedInference
+                _check_price(setup, model, limit)
 
 
-def _known(usage: Usage) -> dict[str, float]:
-    """Return what a checkpoint tells of a run that had no limits when it paused."""
-    tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-    return {"max_cost": usage.cost or 0.0, "max_tokens": tokens}
+def _limit_of_cost(budget: RunBudget) -> str | None:
+    """Return the lowest limit of cost, as a user writes it, or None."""
+    limits = [account.limits["max_cost"] for account, _ in budget.accounts() if "max_cost" in account.limits]
+    if limits:
+        return f"Limits(max_cost={min(limits):g})"
+    return next((str(shared) for shared, _ in budget.shared_accounts() if shared.has_cost), None)
 
 
 def _agents(setup: Setup) -> Iterator[Setup]:
@@ -51,7 +47,7 @@ def _agents(setup: Setup) -> Iterator[Setup]:
         names |= {found.name for found in inner}
 
 
-def _check_price(setup: Setup, model: ModelFacts, max_cost: float) -> None:
+def _check_price(setup: Setup, model: ModelFacts, limit: str) -> None:
     """Check that the price of a model is known.
 
     Raises:
@@ -65,7 +61,7 @@ def _check_price(setup: Setup, model: ModelFacts, max_cost: float) -> None:
         cost, problem = None, error
     if cost is None:
         raise ConfigError(
-            f"Agent {setup.name!r}: Limits(max_cost={max_cost:g}) needs the price of model {model.name!r} of "
+            f"Agent {setup.name!r}: {limit} needs the price of model {model.name!r} of "
             f"{model.provider_name}, which is unknown; give the agent prices=PriceTable("
             f"{{'{model.provider_name}:{model.name}': Price(input=..., output=...)}})"
         ) from problem
@@ -74,22 +70,44 @@ def _check_price(setup: Setup, model: ModelFacts, max_cost: float) -> None:
 class BudgetedInference(Inference):
     """Attempts to get an answer, each of which must fit into the budget."""
 
+    @property
+    def budget(self) -> RunBudget:
+        """What the run may still spend."""
+        budget = self.run.nesting.budget
+        assert budget is not None
+        return budget
+
     @override
     async def attempt(self) -> ModelResponse:
-        budget, request = self.run.nesting.budget, self.request
-        assert budget is not None
-        call = budget.admit(self.models[0], request, is_closing=self.is_closing)
-        if isinstance(call, str):
-            raise BudgetReached(call, self.catalog)
+        request = self.request
+        call = await self.admitted(self.budget.plan(self.models[0], request, is_closing=self.is_closing))
         self.request = call.request
         try:
             response = await super().attempt()
+        except GeneratorExit:  # nothing can be awaited any more
+            raise
         except BaseException as error:
             # Vendors charge for what was interrupted, and not for what they refused.
             is_charged = self.partial or isinstance(error, ModelTimeout) or not isinstance(error, ModelError)
-            budget.fail(call, "".join(delta.content for delta in self.partial) if is_charged else None)
+            await self.settled(
+                self.budget.fail(call, "".join(delta.content for delta in self.partial) if is_charged else None)
+            )
             raise
         finally:
             self.request = request
-        budget.settle(call, response)
+        await self.settled(self.budget.settle(call, response))
         return response
+
+    async def admitted(self, plan: Plan) -> Admitted:
+        """Return a call that fits.
+
+        Raises:
+            BudgetReached: it does not.
+        """
+        call = self.budget.admit(plan)
+        if isinstance(call, str):
+            raise BudgetReached(call, self.catalog)
+        return call
+
+    async def settled(self, used: Amounts) -> None:
+        """Settle what a call has used with whom the run shares a budget."""

@@ -48,7 +48,7 @@ async def execute(run: Run) -> RunResult[Any]:
     """
     run.nesting.check_depth()
     if run.nesting.is_budgeted:
-        from pellucid.run.budgeted import start_budget
+        from pellucid.run.budget_start import start_budget
 
         start_budget(run)
     run.token = current_token()

@@ -90,6 +90,7 @@ def new_run(
         identity=options.get("identity"),
         signal=options.get("signal"),
         deps=deps,
+        budget=options.get("budget"),
         stream=stream,
         pipeline=configuration.pipeline,
         journal=journal_of(journal),

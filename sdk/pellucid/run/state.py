@@ -32,7 +32,7 @@ from pellucid.tools.tool import Tool
 if TYPE_CHECKING:
     from pellucid.providers.skills import ActiveSkills, Skill
     from pellucid.reliability import Reliability
-    from pellucid.run.budget import Budget
+    from pellucid.run.budget import RunBudget
     from pellucid.run.journal import LiveText
     from pellucid.selection.permission import Permissions
     from pellucid.telemetry.content import CapturedValue
@@ -47,6 +47,7 @@ class Setup:
         varying: Functions whose texts follow it.
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
+        budget: Budgets that the runs share with others, or a function of the context that returns some.
         is_warm: Whether the agent warms up in the background.
         is_standalone: Whether it is that of `observe()`, whose calls belong to no run.
         captured: Captured configuration, by capture policy.
@@ -72,6 +73,7 @@ class Setup:
     skills: Mapping[str, Skill]
     permissions: Permissions | None
     pin: bool
+    budget: Any = None
     is_warm: bool = False
     is_standalone: bool = False
     captured: dict[object, CapturedValue] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class CallerContext:
     """Options of a run besides its input.
 
     Attributes:
+        budget: Budgets that the run shares with others, besides those of its agent.
         stream: Listeners of the stream's reader, if the run is streamed.
         journal: Journal of the pass, in which a run that is not durable writes nothing.
         live: Sends pieces of the answers to those who read the durable run.
@@ -106,6 +109,7 @@ class CallerContext:
     identity: Identity | None
     signal: CancelToken | None
     deps: Any
+    budget: Any = None
     stream: Listeners | None = None
     pipeline: Pipeline | None = None
     journal: RunJournal = NO_JOURNAL
@@ -313,7 +317,7 @@ class Nesting:
         self.deadline = math.inf
         self.may_wait = True
         self.inner: dict[Run, str] = {}
-        self.budget: Budget | None = None
+        self.budget: RunBudget | None = None
         self.inference: Callable[..., Any] | None = None
 
     def enter(self, outer: Run) -> None:
@@ -323,9 +327,9 @@ class Nesting:
     @property
     def is_budgeted(self) -> bool:
         """Whether this run, or one in which it is nested, has a limit of what it spends on models."""
-        own, outer = self._run.limits, self.outer
-        is_limited = (own.max_cost, own.max_tokens, own.max_model_calls) != (None, None, None)
-        return is_limited or (outer is not None and outer.nesting.budget is not None)
+        run, own = self._run, self._run.limits
+        limits = own.max_cost, own.max_tokens, own.max_model_calls, run.setup.budget, run.caller.budget
+        return limits.count(None) < len(limits) or (self.outer is not None and self.outer.nesting.budget is not None)
 
     def _count(self, starter: Nesting) -> None:
         """Count this run below the one whose code starts it, with a tool call or otherwise."""

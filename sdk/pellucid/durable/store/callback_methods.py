@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from pellucid.durable.store import callbacks
+from pellucid.durable.store.budget_methods import BudgetMethods
 from pellucid.durable.store.records import CallbackClaim, CallbackRecord
-from pellucid.durable.store.transactions import Transactions, seconds
+from pellucid.durable.store.transactions import seconds
 
 
-class CallbackMethods(Transactions):
+class CallbackMethods(BudgetMethods):
     """Callbacks of runs: states that are to be delivered to a URL, at least once each.
 
     A state becomes due in the transaction in which its run waits or ends. A newer state takes the place of one that was

@@ -10,7 +10,7 @@ from typing import Final
 
 from pellucid.errors import ConfigError
 
-_SCHEMA_VERSION: Final = 3
+_SCHEMA_VERSION: Final = 4
 """Each version has a file, `sql/schema_<version>.sql`, that turns the one before into it."""
 
 OTHER_DATABASE: Final = "the database of something else"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from pellucid.durable.store import calls, queries, runs
+from pellucid.durable.store import budgets, calls, queries, runs
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.live_methods import LiveMethods
@@ -41,7 +41,8 @@ class RunStore(ConversationMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
-    which is always committed or rolled back. Use a store in the event loop that opened it, and not in a forked child.
+    which is always committed or rolled back. Use a store in the event loop that opened it, for budgets in any, and not
+    in a forked child.
 
     If the database restarts or the connection is lost, a transaction is repeated for up to `patience` seconds, also
     when the answer to its commit was lost: then it recognises what it has written, by the fence of the claim and the
@@ -280,7 +281,8 @@ class RunStore(ConversationMethods, LiveMethods):
         """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
 
         Their ids and idempotency keys can be used again, and results of their calls are of unknown calls. The runs of a
-        conversation are deleted together, once the last of them ended so long ago.
+        conversation are deleted together, once the last of them ended so long ago. So are accounts of budgets whose
+        period is over, if they were not used for so long.
 
         Returns:
             The number of runs.
@@ -288,6 +290,7 @@ class RunStore(ConversationMethods, LiveMethods):
         number, age = 0, seconds(older_than)
         while batch := await self._write(partial(runs.purge, older_than=age)):
             number += batch
+        await self._write(partial(budgets.purge, older_than=age))
         return number
 
     async def run(self, run_id: str) -> RunRecord | None:

@@ -12,6 +12,7 @@ from typing import Final, Self, TypeVar
 import anyio
 import anyio.to_thread
 
+from pellucid.concurrency.per_loop import PerLoop
 from pellucid.durable.store.database import Database, Transaction, TransactionLost
 from pellucid.durable.store.records import Changes
 from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
@@ -33,8 +34,9 @@ class Transactions:
     def __init__(self, database: Database, *, patience: float = 10.0) -> None:
         self._database = database
         self._patience = patience
-        self._write_limiter = anyio.CapacityLimiter(database.writers)
-        self._read_limiter = anyio.CapacityLimiter(database.readers)
+        # Budgets are used in any event loop, also in that of `run_sync`.
+        self._write_limiters = PerLoop(partial(anyio.CapacityLimiter, database.writers))
+        self._read_limiters = PerLoop(partial(anyio.CapacityLimiter, database.readers))
         self._wakeups = Wakeups()
         self._is_watching = False
         self._is_closed = False
@@ -58,7 +60,7 @@ class Transactions:
         """
         self._is_closed = False
         try:
-            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
+            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiters.get()))
         except BaseException:
             await self._close()
             raise
@@ -120,7 +122,7 @@ class Transactions:
             nonlocal is_repeat
             transaction = partial(self._database.write, noted, is_repeat=is_repeat)
             try:
-                result = await self._in_thread(transaction, self._write_limiter)
+                result = await self._in_thread(transaction, self._write_limiters.get())
             except TransactionLost as lost:
                 is_repeat = is_repeat or lost.is_outcome_unknown
                 if is_repeat and not is_repeatable:
@@ -133,7 +135,8 @@ class Transactions:
         return await self._repeat(attempt)
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
-        return await self._repeat(partial(self._in_thread, partial(self._database.read, work), self._read_limiter))
+        reading, limiter = partial(self._database.read, work), self._read_limiters.get()
+        return await self._repeat(partial(self._in_thread, reading, limiter))
 
     async def _in_thread(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
         return await anyio.to_thread.run_sync(function, limiter=limiter)

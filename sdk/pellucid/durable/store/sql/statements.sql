@@ -292,3 +292,45 @@ DELETE FROM runs WHERE id IN (SELECT run_id FROM turns WHERE conversation = :con
 
 -- delete_turns
 DELETE FROM turns WHERE conversation = :conversation
+
+-- read_clock
+SELECT @now AS now
+
+-- lock_budget: the account of a period, made with its first reservation; its row is the lock of its reservations
+INSERT INTO budgets (name, period, updated_at) VALUES (:name, :period, @now)
+ON CONFLICT (name, period) DO UPDATE SET updated_at = @now
+RETURNING *
+
+-- find_budget
+SELECT * FROM budgets WHERE name = :name AND period = :period
+
+-- sum_reservations: by whether their time is over
+SELECT CASE WHEN expires_at > @now THEN 0 ELSE 1 END AS is_expired,
+    SUM(cost) AS cost, SUM(tokens) AS tokens, SUM(model_calls) AS model_calls
+FROM budget_reservations WHERE name = :name AND period = :period
+GROUP BY CASE WHEN expires_at > @now THEN 0 ELSE 1 END
+
+-- insert_reservation
+INSERT INTO budget_reservations (id, name, period, cost, tokens, model_calls, expires_at)
+VALUES (:id, :name, :period, :cost, :tokens, :model_calls, @now + :lasts)
+
+-- find_reservation
+SELECT * FROM budget_reservations WHERE id = :id
+
+-- delete_reservation
+DELETE FROM budget_reservations WHERE id = :id RETURNING id
+
+-- spend
+UPDATE budgets SET cost = cost + :cost, tokens = tokens + :tokens, model_calls = model_calls + :model_calls
+WHERE name = :name AND period = :period
+RETURNING *
+
+-- delete_old_budgets: of periods that are over
+DELETE FROM budgets
+WHERE updated_at <= @now - :older_than AND period NOT IN ('', :hour, :day, :month)
+
+-- delete_old_reservations: whose account is deleted
+DELETE FROM budget_reservations
+WHERE expires_at <= @now - :older_than
+    AND NOT EXISTS (SELECT 1 FROM budgets WHERE budgets.name = budget_reservations.name
+        AND budgets.period = budget_reservations.period)

@@ -1,0 +1,288 @@
+"""Budgets that a run shares with others: reserve before each model call, settle after it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from opentelemetry.trace import get_current_span
+from typing_extensions import override
+
+from pellucid.budgets import Amounts as Used
+from pellucid.budgets import Budget, BudgetError, BudgetState, Need, Reservation
+from pellucid.budgets.amounts import NAMES, exceeded, limits_of
+from pellucid.budgets.budget import budgets_of
+from pellucid.concurrency.race import OutOfTime, race, shielded
+from pellucid.context import ToolContext
+from pellucid.errors import ConfigError
+from pellucid.events import BudgetRefused
+from pellucid.failures import contained, describe
+from pellucid.models import ModelRequest, ModelResponse
+from pellucid.models.facts import ModelFacts
+from pellucid.run.budget import NOTHING, SHARED, Account, Admitted, Amounts, Grant, Plan, RunBudget
+from pellucid.run.budget_metrics import KNOWN, count_refused, refused_counter
+from pellucid.run.budgeted import BudgetedInference, check_prices
+from pellucid.run.outcomes import BudgetReached
+from pellucid.run.state import Run
+from pellucid.run.unsettled import Unsettled, add, settle_all
+from pellucid.semconv import LIMIT_USED, LIMIT_VALUE
+from pellucid.semconv.budgets import BUDGET_LIMIT, BUDGET_NAMES, BUDGET_REACHED, BUDGET_USED
+from pellucid.telemetry import Boundary
+from pellucid.text import excerpt
+from pellucid.tools.functions import name_of
+
+_log = logging.getLogger("pellucid.budgets")
+
+LASTS: Final = 600.0
+"""Seconds for which a reservation lasts if model calls have no time limit."""
+
+MARGIN: Final = 60.0
+"""Seconds for which it lasts beyond their time limit."""
+
+
+class SharedBudget:
+    """A budget, as one of the runs that share it sees it.
+
+    Attributes:
+        budget: The budget.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+
+    @property
+    def key(self) -> object:
+        """The same for all budgets that have one account."""
+        return id(self.budget.accounts), self.budget.name, self.budget.per
+
+    def __str__(self) -> str:
+        limits = ", ".join(f"{name}={limit:g}" for _, name, limit in limits_of(self.budget.limits))
+        return f"Budget({self.budget.name!r}, {limits})"
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether it limits dollars."""
+        return self.budget.cost is not None
+
+    def exceeded(self, need: Amounts) -> str | None:
+        """Return the name of a limit that this certainly exceeds, by what is known to be spent, or None."""
+        state = KNOWN.state(self.key)
+        return None if state is None else exceeded(self.budget.limits, state.spent, self.amounts(need))
+
+    def amounts(self, need: Amounts) -> Used:
+        """Return what a call needs; an unknown cost is nothing if dollars are not limited."""
+        cost = need["max_cost"] if self.has_cost or need["max_cost"] < math.inf else 0.0
+        return Used(cost, need["max_tokens"], need["max_model_calls"])
+
+    def update(self, state: BudgetState) -> None:
+        """Remember the latest state of the account."""
+        KNOWN.update(self.key, self.budget, state)
+
+    @property
+    def used(self) -> float:
+        """Largest share of a limit that is spent, as far as is known."""
+        state = KNOWN.state(self.key) or BudgetState(period="")
+        shares = [state.spent[index] / limit if limit else 1.0 for index, _, limit in limits_of(self.budget.limits)]
+        return max(shares)
+
+    def figures(self, limit: str) -> tuple[float, float]:
+        """Return a limit, and what counts against it: what is spent, and what is reserved by calls in flight."""
+        state, index = KNOWN.state(self.key) or BudgetState(period=""), NAMES.index(limit)
+        return float(self.budget.limits[index] or 0), float(state.spent[index] + state.reserved[index])
+
+    def record(self, b: Boundary, limit: str) -> None:
+        """Record that the run ended because this limit is reached."""
+        value, used = self.figures(limit)
+        b.attributes(
+            {BUDGET_REACHED: self.budget.name, BUDGET_LIMIT: limit, LIMIT_VALUE: value, LIMIT_USED: used},
+        )
+
+
+class SharedRunBudget(RunBudget):
+    """What a run may spend that shares budgets with other runs.
+
+    Raises:
+        ConfigError: its option `budget` is not one.
+    """
+
+    def __init__(self, run: Run, own: Account | None, outer: RunBudget | None) -> None:
+        super().__init__(run, own, outer)
+        self._functions: list[Callable[..., Any]] = []
+        found: list[Budget] = []
+        for option in (run.setup.budget, run.caller.budget):
+            if (budgets := budgets_of(option)) is not None:
+                found += budgets
+            elif callable(option):
+                self._functions.append(option)
+            else:
+                raise ConfigError(
+                    f"Agent {run.setup.name!r}: budget={excerpt(repr(option))} of a run is not a Budget; give one, "
+                    f"a sequence of them, or a function of the context that returns some"
+                )
+        self.shared = [SharedBudget(budget) for budget in found]
+        if run.scope.is_measured:
+            run.scope.guarded("metric", refused_counter, run.scope)
+
+    async def evaluate(self) -> None:
+        """Call the functions of the option, before the first model call that counts.
+
+        Raises:
+            BudgetError: one failed, or returned something else.
+            ConfigError: its budget limits dollars, and the price of a model is unknown.
+        """
+        if not self._functions:
+            return
+        found = [budget for function in self._functions for budget in await _returned(self._run, function)]
+        if self._functions:  # else another sub-agent was faster
+            self._functions = []
+            self.shared = [*self.shared, *map(SharedBudget, found)]
+            check_prices(self._run, self)
+
+    @override
+    def record(self, b: Boundary) -> None:
+        """Record the budgets, and how much of each is spent."""
+        super().record(b)
+        shared = [shared for shared in self.shared if isinstance(shared, SharedBudget)]
+        if shared:
+            names, used = [item.budget.name for item in shared], [item.used for item in shared]
+            b.attributes({BUDGET_NAMES: names, BUDGET_USED: used})
+
+
+async def _returned(run: Run, function: Callable[..., Any]) -> tuple[Budget, ...]:
+    name, within = name_of(function), run.limits.tool_timeout
+    context: ToolContext[Any] = ToolContext(
+        run_id=run.scope.run_id,
+        iteration=run.scope.iteration,
+        identity=run.scope.identity,
+        signal=run.caller.signal,
+        expires_at=run.scope.expires_at,
+        deps=run.caller.deps,
+    )
+
+    async def call() -> Any:
+        value = function(context)
+        return await value if inspect.isawaitable(value) else value
+
+    try:
+        value = await race(call, within=within, token=run.token, at_once=True)
+    except OutOfTime as error:
+        raise BudgetError(name, f"did not return within {within:g} s (Limits.tool_timeout)") from error
+    except BaseException as error:  # noqa: BLE001  (the function is the application's)
+        failure = contained(error)
+        raise BudgetError(name, f"failed: {describe(failure)}") from failure
+    if (budgets := budgets_of(value)) is None:
+        raise BudgetError(name, f"returned {type(value).__name__} instead of a Budget, a sequence of them, or None")
+    return budgets
+
+
+class SharedInference(BudgetedInference):
+    """Attempts to get an answer, each of which reserves what it may cost at most."""
+
+    _held: list[tuple[SharedBudget, str]]
+    """The reservations of this attempt, by their ids."""
+
+    @override
+    async def admitted(self, plan: Plan) -> Admitted:
+        self._held = []
+        budget: RunBudget | None = self.budget
+        while budget is not None:
+            if isinstance(budget, SharedRunBudget):
+                await budget.evaluate()
+            budget = budget.outer
+        call: Admitted | str | None = self.budget.refusal(plan)
+        if call is None:
+            try:
+                call = await self._reserve(plan)
+            except GeneratorExit:
+                raise
+            except BaseException:
+                await self.settled(NOTHING)
+                raise
+        if isinstance(call, str):
+            self._report_refusal(call)
+            await self.settled(NOTHING)
+            raise BudgetReached(call, self.catalog)
+        return call
+
+    async def _reserve(self, plan: Plan) -> Admitted | str:
+        """Reserve a call in all budgets; return it, or the reason why it is refused."""
+        grants: list[Grant] = []
+        for shared, kept in self.budget.shared_accounts():
+            assert isinstance(shared, SharedBudget)
+            reservation = await self._reserve_in(shared, plan, kept)
+            shared.update(reservation.state)
+            if reservation.granted is None:
+                return self.budget.refuse(shared, reservation.limit or "")
+            grants.append((Account(_limits(reservation.granted)), kept, shared))
+        return self.budget.admit(plan, grants)
+
+    async def _reserve_in(self, shared: SharedBudget, plan: Plan, kept: Amounts) -> Reservation:
+        """Reserve the most that a call may cost, and see that the rest of the run's work remains possible.
+
+        Raises:
+            BudgetError: the store failed.
+        """
+        budget, timeout = shared.budget, self.run.limits.model_timeout
+        least, most, alone = (shared.amounts(amounts) for amounts in self.budget.range(plan, kept))
+        reservation_id = uuid.uuid4().hex
+        try:
+            await settle_all(budget.accounts)
+            self._held.append((shared, reservation_id))
+            return await budget.accounts.reserve_budget(
+                reservation_id,
+                budget.name,
+                budget.per,
+                budget.limits,
+                Need(least, most, least.plus(alone, -1)),
+                (timeout if timeout is not None else LASTS) + MARGIN,
+            )
+        except Exception as error:
+            raise BudgetError(budget.name, f"could not be asked: {describe(error)}") from error
+
+    @override
+    async def settled(self, used: Amounts) -> None:
+        held, self._held = self._held, []
+        for shared, reservation_id in held:
+            await shielded(self._settle, shared, reservation_id, shared.amounts(used))
+
+    async def _settle(self, shared: SharedBudget, reservation_id: str, used: Used) -> None:
+        """Settle a reservation; one that cannot be settled now is settled before the next one is made, or expires."""
+        accounts = shared.budget.accounts
+        try:
+            state = await accounts.settle_budget(reservation_id, used)
+        except Exception as error:  # noqa: BLE001  (the answer is there, and its reservation still counts)
+            _log.warning("budget.not_settled name=%s: %s", shared.budget.name, self.run.scope.text_of(error))
+            add(accounts, Unsettled(reservation_id, used))
+            return
+        if state is not None:
+            shared.update(state)
+
+    def _report_refusal(self, reason: str) -> None:
+        """Count a refusal and emit its event, once in a run, if a shared budget is the reason."""
+        scope, reached = self.run.scope, self.budget.reached_shared
+        if reason != SHARED or reached is None or self.budget.is_reported:
+            return
+        self.budget.is_reported = True  # a closing answer may be refused, too
+        shared, limit = reached
+        assert isinstance(shared, SharedBudget)
+        value, used = shared.figures(limit)
+        span, name = get_current_span(), shared.budget.name
+        count_refused(scope, shared.budget, limit)
+        facts = {BUDGET_REACHED: name, BUDGET_LIMIT: limit, LIMIT_VALUE: value, LIMIT_USED: used}
+        scope.add_event(span, BudgetRefused.name, facts)
+        payload: Mapping[str, Any] = {"budget": name, "limit": limit, "value": value, "used": used}
+        scope.emit(BudgetRefused, span.get_span_context(), payload)
+
+    @override
+    async def _answer(self, b: Boundary, model: ModelFacts, request: ModelRequest) -> ModelResponse:
+        b.attributes({BUDGET_NAMES: [shared.budget.name for shared, _ in self._held]})
+        return await super()._answer(b, model, request)
+
+
+def _limits(amounts: Used) -> Amounts:
+    """Return amounts by the names of a run's limits."""
+    return {"max_cost": amounts.cost, "max_tokens": amounts.tokens, "max_model_calls": amounts.model_calls}
