@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pellucid.agent import Agent
     from pellucid.approvals import ApprovalRequest, Decision, ExternalRequest, ExternalResult
     from pellucid.budgets import Budget
+    from pellucid.compaction import Context
     from pellucid.configured import configured_tools
     from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
     from pellucid.errors import (
@@ -110,6 +111,7 @@ __all__ = [
     "CancelToken",
     "CapturePolicy",
     "ConfigError",
+    "Context",
     "Decision",
     "DiscoveryContext",
     "DiscoveryError",
@@ -178,6 +180,7 @@ _HOMES = {
     "agent": ("Agent",),
     "approvals": ("ApprovalRequest", "Decision", "ExternalRequest", "ExternalResult"),
     "budgets": ("Budget",),
+    "compaction": ("Context",),
     "configured": ("configured_tools",),
     "context": ("CancelToken", "DiscoveryContext", "Identity", "Limits", "ToolContext", "propagate"),
     "errors": (

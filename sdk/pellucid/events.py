@@ -299,6 +299,25 @@ class ToolsRedefined(Event, name="tools.redefined"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCompacted(Event, name="context.compacted"):
+    """A request leaves out more of the conversation than those before it.
+
+    Attributes:
+        strategies: Names of the strategies that left something out, in order.
+        messages: Number of messages that they left out, whole or in part.
+        tokens_before: Estimated tokens of the request with these messages.
+        tokens_after: Estimated tokens of the request.
+        summary_digest: Hash of the summary, if it was made or extended.
+    """
+
+    strategies: tuple[str, ...]
+    messages: int
+    tokens_before: int
+    tokens_after: int
+    summary_digest: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event, name="request.composed"):
     """A model request is ready.
 

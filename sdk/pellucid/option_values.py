@@ -17,11 +17,11 @@ from pellucid.tools.collisions import Collisions
 
 
 def check_values(agent: str, options: Mapping[str, Any]) -> None:
-    """Check the values of an agent's options, except `model`.
+    """Check the values of an agent's options.
 
     Args:
         agent: The agent, as errors name it.
-        options: The options.
+        options: The options, with the model itself.
 
     Raises:
         ConfigError: an option has a value that it does not take.
@@ -29,6 +29,10 @@ def check_values(agent: str, options: Mapping[str, Any]) -> None:
     for option, value in options.items():
         if (problem := _PROBLEMS[option](value) if option in _PROBLEMS else None) is not None:
             raise ConfigError(f"{agent}: {problem}")
+    if options.get("context") is not None:
+        from pellucid.compaction.windows import check_window
+
+        check_window(agent, options["context"], options["model"], options.get("settings") or {})
 
 
 def _instructions(value: Any) -> str | None:
@@ -177,6 +181,7 @@ _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "collisions": _collisions,
     "registry_mode": _registry_mode,
     "pin": _switch("pin"),
+    "context": _having("context", "strategies", "is not a Context object; give Context(window=...)"),
     "warm": _switch("warm"),
 }
 """The check of each option, which returns the problem of a value, with its remedy, or None."""

@@ -19,6 +19,7 @@ from pellucid.types import DepsT
 
 if TYPE_CHECKING:
     from pellucid.budgets import BudgetOption
+    from pellucid.compaction import Context
     from pellucid.providers import Skill, ToolProvider
     from pellucid.reliability import Reliability
     from pellucid.selection import Policy
@@ -95,6 +96,9 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
 
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
+
+    context: Context | None
+    """How the conversation is fitted into the model's window; without it, requests have the whole conversation."""
 
     warm: bool
     """Warm up in the background of each event loop, when the agent is made there or with the first `Agent.ready()`."""

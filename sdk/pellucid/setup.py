@@ -68,7 +68,7 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     if not all(_is_plain(option, value) for option, value in options.items()):
         from pellucid.option_values import check_values
 
-        check_values(agent, options)
+        check_values(agent, {**options, "model": model})
     prices = options.get("prices")
     prices = PublishedPrices() if prices is None else prices
     load_prices(prices, [(facts.provider_name, facts.name) for facts in ModelFacts.of_all(model)])
@@ -104,6 +104,7 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
         permissions=_permissions(options.get("policy"), limits),
         pin=options.get("pin", False),
         budget=options.get("budget"),
+        context=options.get("context"),
         is_warm=options.get("warm", False),
     )
 

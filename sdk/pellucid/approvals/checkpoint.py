@@ -51,6 +51,7 @@ class Checkpoint:
         discoveries: Iterations so far that only discovered tools.
         usage: Usage so far.
         spent: What counts against `max_cost`, `max_tokens` and `max_model_calls` so far, if one of them applies.
+        context: What requests leave out, if the agent has a `context`.
         active: Names of the active lazy tools.
         pins: Digests of the tools as the model was given them; see `selection/pins.py`.
         messages: The conversation; the last message has the waiting calls.
@@ -73,6 +74,7 @@ class Checkpoint:
     discoveries: int = 0
     usage: Usage = field(default_factory=Usage)
     spent: dict[str, float] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
     active: list[str] = field(default_factory=list)
     pins: dict[str, str] = field(default_factory=dict)
     messages: list[JSONObject] = field(default_factory=list)

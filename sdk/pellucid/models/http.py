@@ -18,6 +18,7 @@ from pellucid.concurrency.per_loop import PerLoop
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
+from pellucid.models.too_long import TOO_LONG, is_too_long
 from pellucid.response_limits import Counter, Meter, ResponseRefused, is_event_stream, limiting_hooks
 from pellucid.telemetry.secrets.masking import mask_text
 from pellucid.text import shown_url
@@ -141,6 +142,7 @@ def failure(
     request_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     error_type: str = "",
+    code: str | None = None,
     secrets: Iterable[str | None] = (),
 ) -> ModelError:
     """Convert a vendor's error to a `ModelError`; the caller raises it from the error.
@@ -154,6 +156,7 @@ def failure(
         request_id: The vendor's id of the request.
         headers: Headers of the response, for `retry-after`.
         error_type: Value of `error.type`, where the type of the error does not distinguish failures.
+        code: The vendor's code of the failure.
         secrets: Keys to mask in the message; other secrets are masked as in telemetry.
     """
     if (refusal := _refusal_in(error)) is not None:
@@ -165,6 +168,8 @@ def failure(
     if request_id is not None:
         details.append(f"request {request_id}")
     text = message or describe(error)
+    if kind == "invalid_request" and is_too_long(f"{code} {text}"):
+        error_type = TOO_LONG
     for secret in secrets:
         if secret and len(secret) >= MIN_KEY_LENGTH:
             text = text.replace(secret, "[masked]")

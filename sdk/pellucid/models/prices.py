@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from pellucid.messages import Usage
 
-_PUBLISHERS: Final[Mapping[str, str]] = {
+PUBLISHERS: Final[Mapping[str, str]] = {
     "anthropic": "anthropic",
     "aws.bedrock": "aws",
     "azure.ai.openai": "azure",
@@ -61,7 +61,7 @@ class PublishedPrices:
 
     def __call__(self, provider_name: str, model: str, usage: Usage, requested: str | None = None, /) -> float | None:
         """Return the cost in US dollars, or `None` if it is not known."""
-        publisher = _PUBLISHERS.get(provider_name)
+        publisher = PUBLISHERS.get(provider_name)
         if publisher is None or usage.input_tokens is None or usage.output_tokens is None:
             return None
         calculate = _calculator()

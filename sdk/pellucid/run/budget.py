@@ -7,7 +7,6 @@ also leaves enough for a closing answer without them.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ from typing import Any, Final, Protocol, TypeAlias
 from pellucid import semconv
 from pellucid.errors import ToolError
 from pellucid.failures import contained
-from pellucid.messages import BlobPart, FilePart, Message, Part, ToolResult, UriPart, Usage
+from pellucid.messages import Message, Usage
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.models.facts import ModelFacts
+from pellucid.run.token_count import BYTES, TokenCount, estimate, overhead
 from pellucid.telemetry import Boundary
 
 LEAST_ANSWER: Final = 256
@@ -31,12 +31,6 @@ LEAST_CLOSING: Final = 16
 MOST_UNASKED: Final = 4_096
 """Highest `max_tokens` that is sent if the agent's settings have none: every model can answer as much, and vendors
 refuse more than the model can."""
-
-ATTACHMENT: Final = 256
-"""Estimated tokens of an image, or of other content that is not text."""
-
-_BYTES: Final = 4
-"""Bytes of JSON of one token."""
 
 _ROUNDING: Final = 1 + 1e-9
 """Factor by which a sum of dollars may exceed its limit, because numbers such as 0.1 are not exact."""
@@ -156,7 +150,11 @@ class RunBudget:
         closing: What its closing answer will cost, which the calls of its sub-agents leave.
         reached_shared: The shared budget that it has reached, and the limit.
         is_reported: Whether it was reported that one has refused a call.
+        count: Tokens of its requests, as the vendor counts them.
+        inference: Link through which the model calls of the run pass.
     """
+
+    inference: Any
 
     def __init__(self, run: Any, own: Account | None, outer: RunBudget | None) -> None:
         self.own, self.outer = own, outer
@@ -169,13 +167,13 @@ class RunBudget:
         self._offers_tools = True  # whether the last call did
         self._cut_by: str | None = None  # what kept its answer short
         self._overhead = 0  # estimated tokens of a request besides its messages
-        self._counted: int | None = None  # tokens of the messages so far, as the vendor counts them
-        self._seen = 0  # number of these messages
+        self.count = TokenCount()
 
     @property
     def spent(self) -> dict[str, float]:
         """What the account of the run has, and how many tokens the vendor counted last, for a checkpoint."""
-        counted = {"counted": self._counted, "seen": self._seen} if self._counted is not None else {}
+        count = self.count
+        counted = {"counted": count.counted, "seen": count.seen} if count.counted is not None else {}
         return {**(self.own.used if self.own is not None else {}), **counted}
 
     def restore(self, spent: Mapping[str, float]) -> None:
@@ -183,7 +181,7 @@ class RunBudget:
         if self.own is not None:
             self.own.used = {name: spent.get(name, 0) for name in NOTHING}
         if "counted" in spent:
-            self._counted, self._seen = int(spent["counted"]), int(spent["seen"])
+            self.count = TokenCount(int(spent["counted"]), int(spent["seen"]))
 
     def accounts(self) -> Iterator[tuple[Account, Amounts]]:
         """Yield the accounts that a call of this run counts against, with what it leaves for outer closing answers."""
@@ -214,7 +212,7 @@ class RunBudget:
         """Return what a call needs."""
         self._model = model
         self._offers_tools = offers_tools = bool(request.tools) and not is_closing
-        self._overhead = _overhead(request)
+        self._overhead = overhead(request)
         tokens, asked = self._tokens(request.messages), request.settings.get("max_tokens")
         most = asked if asked is not None else MOST_UNASKED
         least = min(LEAST_CLOSING if is_closing else LEAST_ANSWER, most)
@@ -268,8 +266,8 @@ class RunBudget:
         known = usage.input_tokens is not None and usage.output_tokens is not None
         tokens = usage.input_tokens if usage.input_tokens is not None else call.tokens
         answer = usage.output_tokens if usage.output_tokens is not None else estimate(message.parts)
-        used = self._count(call, tokens, answer, usage.cost)
-        self._counted, self._seen = tokens + answer if known else None, len(call.request.messages) + 1
+        used = self._charge(call, tokens, answer, usage.cost)
+        self.count.settle(call.request.messages, tokens + answer if known else None)
         if call.offers_tools:
             self.closing = self._closing(tokens + answer)
         return used
@@ -278,12 +276,14 @@ class RunBudget:
         """Count a call that failed: as a call, with estimated tokens if it had begun to answer; return what it used."""
         if answer is None:
             return self._end(call, {**NOTHING, "max_model_calls": 1})
-        return self._count(call, call.tokens, len(answer) // _BYTES, None)
+        return self._charge(call, call.tokens, len(answer) // BYTES, None)
 
     def reached(self) -> str | None:
         """Return the name of the limit that a further call like the last one would exceed, or None."""
         asked = self._run.setup.settings.get("max_tokens", LEAST_ANSWER)
-        tokens = self._tokens(self._run.conversation.messages)
+        conversation = self._run.conversation
+        messages = conversation.messages if conversation.fitting is None else conversation.fitting.view()
+        tokens = self._tokens(messages)
         return self._exceeded(self._need(tokens, min(LEAST_ANSWER, asked), offers_tools=self._offers_tools))
 
     def check_call(self) -> None:
@@ -356,11 +356,9 @@ class RunBudget:
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         """Return the tokens of a request with these messages: as the vendor counts, and an estimate of what is new."""
-        counted, new = (self._counted, messages[self._seen :]) if self._counted is not None else (None, messages)
-        known = counted if counted is not None else self._overhead
-        return known + sum(estimate(message.parts) for message in new)
+        return self.count.of(messages, lambda: self._overhead + sum(estimate(message.parts) for message in messages))
 
-    def _count(self, call: Admitted, tokens: int, answer: int, cost: float | None) -> Amounts:
+    def _charge(self, call: Admitted, tokens: int, answer: int, cost: float | None) -> Amounts:
         if cost is None:
             cost = self.price(tokens, answer)
             cost = cost if cost < math.inf else call.least["max_cost"]
@@ -371,28 +369,3 @@ class RunBudget:
             account.held = plus(account.held, call.least, -1)
             account.used = plus(account.used, used)
         return used
-
-
-def estimate(parts: Sequence[Part]) -> int:
-    """Return the approximate number of tokens of the parts of a message."""
-    tokens = size = 0
-    for part in parts:
-        if isinstance(part, BlobPart | FilePart | UriPart):
-            tokens += ATTACHMENT
-        elif isinstance(part, ToolResult) and isinstance(part.response, tuple):
-            tokens += estimate(part.response)
-        else:
-            size += _size(part.to_dict())
-    return tokens - -size // _BYTES
-
-
-def _overhead(request: ModelRequest) -> int:
-    """Return the approximate number of tokens of a request without its messages."""
-    size = len((request.instructions or "").encode("utf-8", "replace"))
-    if request.output is not None:
-        size += _size(request.output.schema)
-    return -(-size // _BYTES) + sum(-(-_size(tool.to_dict()) // _BYTES) for tool in request.tools)
-
-
-def _size(value: object) -> int:
-    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))

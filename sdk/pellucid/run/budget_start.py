@@ -17,19 +17,18 @@ def start_budget(run: Run) -> None:
     limits, outer_run = limits_of(run.limits), run.nesting.outer
     own = Account(limits) if limits else None
     outer = outer_run.nesting.budget if outer_run is not None else None
-    inference = outer_run.nesting.inference if outer_run is not None else None
-    run.nesting.inference = inference or BudgetedInference
     if run.setup.budget is None and run.caller.budget is None:
         budget = RunBudget(run, own, outer)
+        budget.inference = outer.inference if outer is not None else BudgetedInference
     else:
         from pellucid.run.shared_budgets import SharedInference, SharedRunBudget
 
         budget = SharedRunBudget(run, own, outer)
-        run.nesting.inference = SharedInference
+        budget.inference = SharedInference
     if (resumed := run.pausing.resumption) is not None:
         budget.restore(resumed.checkpoint.spent or _known(resumed.checkpoint.usage))
     check_prices(run, budget)
-    run.nesting.budget = budget
+    run.nesting.budget, run.nesting.inference = budget, budget.inference
 
 
 def _known(usage: Usage) -> dict[str, float]:

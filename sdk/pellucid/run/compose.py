@@ -55,6 +55,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             settings=run.setup.settings,
             output=run.setup.output.schema if run.setup.output is not None else None,
         )
+        if run.conversation.fitting is not None:
+            request, varying = await run.conversation.fitting.fit(b, request, varying)
         counts = {"tool_tokens": 0 if closing else catalog.tokens, "tool_count": len(definitions)}
         b.note(message_count=len(request.messages), catalog_digest=catalog.digest, **counts)
 

@@ -51,6 +51,10 @@ async def execute(run: Run) -> RunResult[Any]:
         from pellucid.run.budget_start import start_budget
 
         start_budget(run)
+    if run.setup.context is not None:
+        from pellucid.run.fitted import start_fitting
+
+        start_fitting(run)
     run.token = current_token()
     outcomes: list[RunResult[Any] | Exception] = []
     try:

@@ -272,8 +272,8 @@ class SharedInference(BudgetedInference):
         value, used = shared.figures(limit)
         span, name = get_current_span(), shared.budget.name
         count_refused(scope, shared.budget, limit)
-        facts = {BUDGET_REACHED: name, BUDGET_LIMIT: limit, LIMIT_VALUE: value, LIMIT_USED: used}
-        scope.add_event(span, BudgetRefused.name, facts)
+        who = {BUDGET_REACHED: name, BUDGET_LIMIT: limit}
+        scope.add_event(span, BudgetRefused.name, {**who, LIMIT_VALUE: value, LIMIT_USED: used})
         payload: Mapping[str, Any] = {"budget": name, "limit": limit, "value": value, "used": used}
         scope.emit(BudgetRefused, span.get_span_context(), payload)
 

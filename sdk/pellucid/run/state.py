@@ -30,9 +30,11 @@ from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
 
 if TYPE_CHECKING:
+    from pellucid.compaction import Context
     from pellucid.providers.skills import ActiveSkills, Skill
     from pellucid.reliability import Reliability
     from pellucid.run.budget import RunBudget
+    from pellucid.run.fitting import Fitting
     from pellucid.run.journal import LiveText
     from pellucid.selection.permission import Permissions
     from pellucid.telemetry.content import CapturedValue
@@ -48,6 +50,7 @@ class Setup:
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
         budget: Budgets that the runs share with others, or a function of the context that returns some.
+        context: How requests are fitted into the window.
         is_warm: Whether the agent warms up in the background.
         is_standalone: Whether it is that of `observe()`, whose calls belong to no run.
         captured: Captured configuration, by capture policy.
@@ -74,6 +77,7 @@ class Setup:
     permissions: Permissions | None
     pin: bool
     budget: Any = None
+    context: Context | None = None
     is_warm: bool = False
     is_standalone: bool = False
     captured: dict[object, CapturedValue] = field(default_factory=dict)
@@ -133,6 +137,7 @@ class Conversation:
         skills: Reader of the active skills, if the agent has skills.
         journalled: Number of messages that the journal has, if the run is durable.
         dispatched: The calls of the last message that had several, and their outcomes so far, by ids.
+        fitting: What fits requests into the window, if the agent has a `context`; `pellucid.run.fitted` sets it.
     """
 
     messages: list[Message]
@@ -140,6 +145,7 @@ class Conversation:
     skills: ActiveSkills | None
     journalled: int
     dispatched: tuple[Sequence[ToolCall], Mapping[str | None, object]] = (), {}
+    fitting: Fitting | None = None
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

@@ -176,7 +176,8 @@ def test_several_event_loops_and_threads() -> None:
         return [(await agent.run("go")).status for _ in range(10)]
 
     with ThreadPoolExecutor(6) as threads:
-        futures = [threads.submit(anyio.run, run, backend=backend) for backend in ("asyncio", "trio") * 3]
+        backends = ("asyncio", "trio") * 3
+        futures = [threads.submit(lambda backend: anyio.run(run, backend=backend), backend) for backend in backends]
         statuses = [status for future in futures for status in future.result(60)]
     assert (statuses.count("completed"), statuses.count("limit_reached")) == (40, 20)
     assert agent.run_sync("go").stop_reason == "budget"

@@ -35,6 +35,7 @@ class ReportedError(Exception):
     """An error that the vendor reports within a response.
 
     Attributes:
+        code: Its code, or its type.
         status: The HTTP status in its code or type, if there is one.
         kind: The kind of failure that the code or type means; None with a status.
     """
@@ -43,6 +44,7 @@ class ReportedError(Exception):
         details = error if isinstance(error, Mapping) else {"message": error}
         super().__init__(str(details.get("message") or "the vendor reports an error without a message"))
         names = [str(name).lower() for name in (details.get("code"), details.get("type")) if name is not None]
+        self.code = names[0] if names else None
         self.status = next((int(name) for name in names if re.fullmatch("[45][0-9][0-9]", name)), None)
         self.kind: ErrorKind | None = None if self.status is not None else _kind_of(names)
 

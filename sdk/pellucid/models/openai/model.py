@@ -198,7 +198,7 @@ class OpenAIModel:
             case _ if response is not None and is_page(response):
                 details |= {"message": self._without_api(response), "kind": "invalid_response"}
             case ReportedError():
-                details |= {"message": str(error), "kind": error.kind, "status": error.status}
+                details |= {"message": str(error), "kind": error.kind, "status": error.status, "code": error.code}
             case openai.APIStatusError():
                 details |= _details(error)
                 if misses_api(error.response):
@@ -224,6 +224,7 @@ def _details(error: openai.APIStatusError) -> dict[str, Any]:
         # Not `rate_limited`: a retry does not help without credit.
         "kind": "auth" if "insufficient_quota" in {error.code, error.type} else None,
         "status": error.status_code,
+        "code": error.code,
         "request_id": error.request_id,
         "headers": error.response.headers,
     }

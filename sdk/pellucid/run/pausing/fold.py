@@ -91,6 +91,7 @@ def _with_outcome(state: Checkpoint, call_id: str, outcome: Checkpoint) -> Check
         discoveries=outcome.discoveries,
         usage=outcome.usage,
         spent=outcome.spent,
+        context=outcome.context,
         active=outcome.active,
         external=outcome.external,
         results=[*state.results, *results],

@@ -48,6 +48,7 @@ def state_of(
         discoveries=activation.iterations,
         usage=run.nesting.spent,
         spent=run.nesting.budget.spent if run.nesting.budget is not None else {},
+        context=run.conversation.fitting.state if run.conversation.fitting is not None else {},
         active=activation.names,
         pins=run.selection.pins.to_dict() if has_pins else {},
         messages=dump_messages(messages),

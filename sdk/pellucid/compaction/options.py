@@ -1,0 +1,64 @@
+"""The option `context` of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pellucid.compaction.strategies import DropReasoning, DropResults, DropTurns, Strategy
+from pellucid.errors import ConfigError
+from pellucid.messages import Message
+from pellucid.text import excerpt
+
+
+def _usual() -> tuple[Strategy, ...]:
+    return (DropResults(), DropReasoning(), DropTurns())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """How requests are fitted into the model's window. The conversation itself stays whole.
+
+    ```python
+    Agent("researcher", model="openai:gpt-6-sol", tools=[search], context=Context())
+    strategies = [DropResults(), Summarize("ollama:qwen3")]
+    Agent("local", model="ollama:qwen3", context=Context(window=32_768, strategies=strategies))
+    ```
+
+    A request that would take more than four fifths of the window is cut to half of it. Between two cuts requests only
+    grow, so that the prompt caches of vendors are used.
+
+    Attributes:
+        window: Tokens of the model's window, or those of several models by `provider:model` or by the model's name.
+            Published windows come from the `genai-prices` package.
+        keep: Whether a message always stays in requests, whole and with its calls and results. The first message of the
+            user, the messages of the turn that is going on, loaded skills and discovered tools stay without it.
+        strategies: What leaves something out, each once those before it do not suffice.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    window: int | Mapping[str, int] | None = None
+    keep: Callable[[Message], bool] | None = None
+    strategies: Sequence[Strategy] = field(default_factory=_usual)
+
+    def __post_init__(self) -> None:
+        windows = list(self.window.values()) if isinstance(self.window, Mapping) else [self.window]
+        for window in windows:
+            is_unset = window is None and not isinstance(self.window, Mapping)
+            if not is_unset and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
+                raise ConfigError(f"Context(window={excerpt(repr(self.window))}): give tokens, such as 200_000")
+        if self.keep is not None and not callable(self.keep):
+            raise ConfigError(f"Context(keep={excerpt(repr(self.keep))}): give a function of a Message")
+        if not isinstance(self.strategies, list | tuple) or not self.strategies:
+            raise ConfigError(
+                f"Context(strategies={excerpt(repr(self.strategies))}): give a list, such as [DropResults()]"
+            )
+        for strategy in self.strategies:
+            if isinstance(strategy, type) or not callable(getattr(strategy, "narrow", None)):
+                raise ConfigError(
+                    f"Context(strategies=[{excerpt(repr(strategy))}]): not a strategy; give objects with the method "
+                    "narrow(messages), such as DropResults()"
+                )
+        object.__setattr__(self, "strategies", tuple(self.strategies))

@@ -1,0 +1,82 @@
+"""Strategies: what requests leave out of old messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from pellucid.messages import Message, Part, ReasoningPart, ToolResult
+
+LEAST: Final = 512
+"""Bytes up to which the result of a tool stays, because a stub is not much shorter."""
+
+
+class Strategy(Protocol):
+    """What leaves something out of a request: an object with one method.
+
+    It gets old messages, the oldest first, until the request fits: a message of the user, or an answer of the model
+    with the results of its calls. A strategy whose attribute `of_turns` is true gets whole turns instead, and of the
+    turn that is going on each answer with its results.
+    """
+
+    def narrow(self, messages: Sequence[Message], /) -> Sequence[Message]:
+        """Return what the request has of these messages: fewer, or shorter ones. Each call keeps its result.
+
+        It must return the same for the same messages.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DropResults:
+    """Replaces the results of tools by a stub that names the tool and the size of the result."""
+
+    def narrow(self, messages: Sequence[Message], /) -> Sequence[Message]:
+        """Return the messages with stubs."""
+        return [_with_parts(message, [_stub(part) for part in message.parts]) for message in messages]
+
+
+@dataclass(frozen=True, slots=True)
+class DropReasoning:
+    """Leaves out the reasoning of models."""
+
+    def narrow(self, messages: Sequence[Message], /) -> Sequence[Message]:
+        """Return the messages without reasoning."""
+        without = [
+            _with_parts(message, [part for part in message.parts if not isinstance(part, ReasoningPart)])
+            for message in messages
+        ]
+        return [message for message in without if message.parts]
+
+
+@dataclass(frozen=True, slots=True)
+class DropTurns:
+    """Leaves out whole turns: a message of the user, and all answers and results until the next one.
+
+    Of the turn that is going on, the message of the user stays, and old answers with their results are left out.
+    """
+
+    of_turns = True
+
+    def narrow(self, messages: Sequence[Message], /) -> Sequence[Message]:
+        """Return nothing."""
+        return ()
+
+
+def _stub(part: Part) -> Part:
+    if not isinstance(part, ToolResult):
+        return part
+    size = len(json.dumps(part.to_dict()["response"], ensure_ascii=False, default=str).encode("utf-8", "replace"))
+    if size <= LEAST:
+        return part
+    text = f"[left out: the {'error' if part.is_error else 'result'} of {part.name or 'this call'}, {size:,} bytes]"
+    return replace(part, response=text, structured=None)
+
+
+def _with_parts(message: Message, parts: Sequence[Part]) -> Message:
+    """Return the message with other parts; the same one if they are the same."""
+    if len(parts) == len(message.parts) and all(new is old for new, old in zip(parts, message.parts, strict=True)):
+        return message
+    return Message(message.role, parts, message.finish_reason)
