@@ -42,7 +42,6 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             if (check := run.caller.check_tools) is not None:
                 check(binding.tool for name, binding in listed.items() if name not in catalog.denied)
             _check_provider_tools(run.setup.models, catalog.provider_tools)
-        definitions = () if closing else catalog.definitions
         is_new = selection.digest != catalog.digest
         if is_new and not closing:
             selection.add(catalog)
@@ -51,13 +50,13 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         request = ModelRequest(
             instructions=instructions,
             messages=tuple(messages),
-            tools=definitions,
+            tools=() if closing else catalog.definitions,
             settings=run.setup.settings,
             output=run.setup.output.schema if run.setup.output is not None else None,
         )
         if run.conversation.fitting is not None:
             request, varying = await run.conversation.fitting.fit(b, request, varying)
-        counts = {"tool_tokens": 0 if closing else catalog.tokens, "tool_count": len(definitions)}
+        counts = {"tool_tokens": 0 if closing else catalog.tokens, "tool_count": len(request.tools)}
         b.note(message_count=len(request.messages), catalog_digest=catalog.digest, **counts)
 
         def record(capturer: Capturer) -> CapturedValue:
