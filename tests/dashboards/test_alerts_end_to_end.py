@@ -33,8 +33,7 @@ THRESHOLDS: Final = Thresholds(
     tool_failing_min=3.0,
     server_slow_min=5.0,
     server_hanging_after=2.0,
-    cache_misses_min=30.0,
-    cache_misses_near=0.001,
+    cache_misses_min=10.0,
     dashboard_base="https://grafana.example",
     runbook_base="https://docs.example/runbooks.md",
 )

@@ -115,6 +115,11 @@ async def be_slow(world: World, call: int) -> None:
     await anyio.sleep(SLOW if world.broken else 0)
 
 
+async def be_nearly_slow(world: World, call: int) -> None:
+    """Take nearly as long as promised by a hub of twice the objective."""
+    await anyio.sleep(OBJECTIVE * 1.8 if world.broken else 0)
+
+
 async def hang(world: World, call: int) -> None:
     """Do not answer as long as things are broken."""
     await world.until(broken=False)
@@ -193,8 +198,8 @@ async def run_breaker(world: World) -> None:
 
 
 async def run_storm(world: World) -> None:
-    """Use a cache with more keys than it has room for."""
-    hub = DiscoveryProvider(Hub(world, "storm", behave), id="storm", objective=OBJECTIVE, max_entries=2)
+    """Use a cache with more keys than it has room for, of a hub that is nearly slow."""
+    hub = DiscoveryProvider(Hub(world, "storm", be_nearly_slow), id="storm", objective=OBJECTIVE * 2, max_entries=2)
     one = agent("storm", providers=[hub])
     count = 0
     while True:
