@@ -127,6 +127,10 @@ async def agents_without_deps() -> None:
     assert_type(await typed.resume({}), RunResult[Answer])
     async with typed.stream("x") as events:
         assert_type(events.result.output, Answer)
+        async for partial in events.partial():
+            assert_type(partial, Answer)
+    async with agent.stream("x") as events_of_text:
+        assert_type([text async for text in events_of_text.partial()], list[str])
     optional = Agent("a", model=MODEL, output=Answer | None)
     assert_type(optional.run_sync("x").output, Answer | None)
     assert_type(replay_sync(typed, Tape.load("run.jsonl")).result, RunResult[Answer] | None)

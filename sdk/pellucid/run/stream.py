@@ -68,6 +68,29 @@ class RunStream(Generic[OutputT_co]):
             if isinstance(event, InferenceDelta) and event.type == "text":
                 yield event.content
 
+    def partial(self) -> AsyncIterator[OutputT_co]:
+        """Yield the output as far as it has arrived, and last the whole; for use in place of reading the events.
+
+        ```python
+        async with agent.stream("Cities of Norway?") as events:
+            async for cities in events.partial():  # an agent with output=list[City]
+                show(cities)
+        ```
+
+        A value is yielded when it differs from the one before it, and pydantic's partial validation accepts it:
+
+        - Lists, sets and mappings grow; a last member that is not valid yet is left out.
+        - Models, dataclasses and `TypedDict`s appear once all required fields have arrived; then the others are added.
+        - Texts grow, also the last one within a value. A last number may have more digits to come.
+        - Other types, such as enumerations, appear when they are complete. Without an output type, texts are yielded.
+
+        Validators of the type see partial values; one that raises delays the value. A new answer starts from nothing:
+        a model calls tools in between, or repairs an answer that did not fit.
+        """
+        from pellucid.run.partial_output import partial_outputs
+
+        return partial_outputs(self, lambda: self.result, self._run.setup.output)
+
     async def __aenter__(self) -> Self:
         if self._production is not None:
             raise ConfigError("a stream can be entered only once; call agent.stream() again for another run")

@@ -33,6 +33,8 @@ class Output(Generic[OutputT_co]):
 
     Attributes:
         schema: JSON Schema for models. Its objects are closed, so that vendors can enforce it.
+        adapter: Validates values of the type.
+        wrapped: The object around a type that is not one; None if it is.
 
     Raises:
         ConfigError: pydantic cannot generate a JSON Schema for the type.
@@ -43,12 +45,12 @@ class Output(Generic[OutputT_co]):
 
         self.name = getattr(kind, "__name__", None) or str(kind)
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
-            schema = self._adapter.json_schema()
-            self._wrapped: type[BaseModel] | None = None
+            self.adapter: TypeAdapter[Any] = TypeAdapter(kind)
+            schema = self.adapter.json_schema()
+            self.wrapped: type[BaseModel] | None = None
             if schema.get("type") != "object" or "properties" not in schema:
-                self._wrapped = create_model("Output", result=(kind, ...))
-                schema = self._wrapped.model_json_schema()
+                self.wrapped = create_model("Output", result=(kind, ...))
+                schema = self.wrapped.model_json_schema()
         except PydanticUserError as error:
             raise ConfigError(
                 f"Agent(output={self.name}): pydantic cannot generate a JSON Schema for this type: {error.message}"
@@ -67,13 +69,13 @@ class Output(Generic[OutputT_co]):
         """
         document, in_object = _unfenced(text), None
         try:
-            if self._wrapped is not None:
-                return cast("OutputT_co", vars(self._wrapped.model_validate_json(document))["result"])
+            if self.wrapped is not None:
+                return cast("OutputT_co", vars(self.wrapped.model_validate_json(document))["result"])
         except ValidationError as error:
             in_object = error
         # Models that know the schema only from their instructions often omit the object.
         try:
-            return cast("OutputT_co", self._adapter.validate_json(document))
+            return cast("OutputT_co", self.adapter.validate_json(document))
         except ValidationError as error:
             relevant = error if in_object is None else _relevant(in_object, error)
             raise Mismatch(_problems(relevant)) from relevant
