@@ -60,7 +60,7 @@ async def client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_stream_has_the_events_and_the_state() -> None:
     """In order and numbered, with pieces of the answer; the headers keep proxies from holding it back."""
     agent = Agent("a", model=ScriptedModel("Hello."))
-    async with client(application(agent, headers={"x-run": "1"})) as http:
+    async with client(application(agent, headers={"x-run": "1"}, select="all")) as http:
         answer = await http.get("/stream")
     seen = events(answer.text)
     assert [seq for seq, _, _ in seen] == [str(number) for number in range(1, len(seen) + 1)]
@@ -88,7 +88,7 @@ async def test_a_run_that_fails_ends_the_stream_with_its_error() -> None:
     def fail(_request: Any) -> str:
         raise RuntimeError("password=hunter2")
 
-    async with client(application(Agent("a", model=FunctionModel(fail)))) as http:
+    async with client(application(Agent("a", model=FunctionModel(fail)), select="all")) as http:
         answer = await http.get("/stream")
     _, name, state = events(answer.text)[-1]
     assert (answer.status_code, name, state["status"]) == (200, "run", "failed")
@@ -137,7 +137,7 @@ async def test_a_background_task_reads_the_result() -> None:
     task = BackgroundTask(lambda: checkpoints.append(stream.result.checkpoint))
 
     async def endpoint(_request: Request) -> Response:
-        return EventStreamResponse(stream, background=task)
+        return EventStreamResponse(stream, background=task, select={"run"})
 
     async with client(Starlette(routes=[Route("/", endpoint)])) as http:
         _, _, state = events((await http.get("/")).text)[-1]

@@ -80,7 +80,7 @@ async def test_a_run_is_answered_with_its_state(telemetry: Captured) -> None:
     state = answer.json()
     [run] = telemetry.find("invoke_agent a")
     assert run.attributes is not None
-    assert state.pop("usage").keys() >= {"input_tokens", "output_tokens"}
+    assert state.pop("usage").keys() >= {"inputTokens", "outputTokens"}
     assert [message["role"] for message in state.pop("messages")] == ["user", "assistant", "tool", "assistant"]
     assert (answer.status_code, state) == (
         200,
@@ -124,7 +124,7 @@ async def test_a_run_is_streamed() -> None:
     assert (names[0], names[-2:]) == ("run.started", ["run.completed", "run"])
     assert "".join(data["content"] for _, name, data in seen if name == "inference.delta") == "3 messages"
     assert (seen[-1][2]["status"], seen[-1][2]["output"]) == ("completed", "3 messages")
-    assert {data["run_id"] for _, _, data in seen[:-1]} == {seen[-1][2]["id"]}
+    assert {data["runId"] for _, _, data in seen[:-1]} == {seen[-1][2]["id"]}
     assert not any("identity" in data for _, _, data in seen)
 
 

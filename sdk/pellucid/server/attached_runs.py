@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -24,6 +24,7 @@ from pellucid.run.stream import RunStream
 from pellucid.run.tool_results import to_json
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.draining import SHUTDOWN, Draining
+from pellucid.server.event_json import EventView
 from pellucid.server.event_stream import BEAT, HEADERS, encoded
 
 _WAITS: Final = (
@@ -133,14 +134,18 @@ class EventWriter:
     Args:
         send: Sends messages to the server.
         headers: Additional headers.
+        view: What the client gets of events and state.
         is_numbered: Whether events have ids: 1, 2, …
 
     Attributes:
         is_open: Whether the answer has started.
     """
 
-    def __init__(self, send: Send, headers: Mapping[str, str], *, is_numbered: bool = False) -> None:
+    def __init__(
+        self, send: Send, headers: Mapping[str, str], *, view: EventView | None = None, is_numbered: bool = False
+    ) -> None:
         self.is_open = False
+        self._view = view if view is not None else EventView()
         self._send = send
         self._headers = headers
         self._is_numbered = is_numbered
@@ -153,11 +158,13 @@ class EventWriter:
 
     async def write(self, event: Event | Beat) -> None:
         """Write an event, after those that were held back."""
-        await self._write(BEAT if isinstance(event, Beat) else self._encoded(event))
+        chunk = BEAT if isinstance(event, Beat) else self._encoded(event)
+        if chunk:
+            await self._write(chunk)
 
     async def end(self, state: RunState) -> None:
         """Write the state of the run as the last event, and end the answer."""
-        await self._write(encoded("run", state_json(state), self._next_id()))
+        await self._write(encoded("run", self._view.state(state_json(state)), self._next_id()))
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, chunk: bytes) -> None:
@@ -170,8 +177,8 @@ class EventWriter:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     def _encoded(self, event: Event) -> bytes:
-        data = {name: value for name, value in asdict(event).items() if name != "identity"}
-        return encoded(event.name, data, self._next_id())
+        data = self._view.event(event)
+        return encoded(event.name, data, self._next_id()) if data is not None else b""
 
     def _next_id(self) -> int | None:
         self._count += 1

@@ -20,6 +20,7 @@ from pellucid.errors import RunCancelled
 from pellucid.run.stream import RunStream
 from pellucid.server.attached_runs import EventWriter, cancel_with_client, completed_state, failed_state, next_event
 from pellucid.server.draining import SHUTDOWN, draining_of
+from pellucid.server.event_json import EventView, Select
 
 CLIENT_CLOSED_REQUEST: Final = 499
 """Status of a request whose client has left, as nginx logs it; nobody receives it."""
@@ -36,14 +37,19 @@ class EventStreamResponse(Response):
         return EventStreamResponse(agent.stream(question))
     ```
 
-    The last event is `run`, with the state of the run: `status`, `output`, `error`, `usage`. It has no messages: the
-    application decides who reads them. Also a run that fails ends with it. The run starts with the answer, in the trace
+    The client gets what an end user may see: the text of answers, names of tools, approvals without arguments, and the
+    end. `select=` gives it more. The last event is `run`, with the state of the run: `status`, `output`. It has no
+    messages: the application decides who reads them. Also a run that fails ends with it; the text of its error is in
+    telemetry, and in the exception that reading `stream.result` raises. The run starts with the answer, in the trace
     of the request. A client that leaves cancels it, and so does a server that shuts down within `drain_at_signals`. A
     client that connects again with `Last-Event-ID`, as browsers do, is answered 204, which ends its attempts: the run
     is not started a second time.
 
     Args:
         stream: What `agent.stream(...)` returned.
+        select: `"public"`, or `"all"` events with all their fields; a set of names of events, or a function that
+            accepts an event, chooses events that are sent with all their fields. The state at the end is whole, with
+            error, usage and arguments of approvals, with `"all"` and with the name `run`.
         heartbeat: Seconds between comments while there are no events; they keep connections open, and notice clients
             that have left.
         headers: Additional headers.
@@ -56,11 +62,13 @@ class EventStreamResponse(Response):
         self,
         stream: RunStream[Any],
         *,
+        select: Select = "public",
         heartbeat: float = 15.0,
         headers: Mapping[str, str] | None = None,
         background: BackgroundTask | None = None,
     ) -> None:
         super().__init__(background=background)
+        self._view = EventView(select)
         self._stream = stream
         self._heartbeat = heartbeat
         self._additional = dict(headers or {})
@@ -72,7 +80,7 @@ class EventStreamResponse(Response):
             return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_with_client, receive, tasks.cancel_scope)
-            writer = EventWriter(send, self._additional, is_numbered=True)
+            writer = EventWriter(send, self._additional, view=self._view, is_numbered=True)
             await writer.end(await self._followed(scope, writer))
             tasks.cancel_scope.cancel()
         if self.background is not None:

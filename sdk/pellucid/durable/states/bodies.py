@@ -8,7 +8,18 @@ from typing import Any
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.durable.states.records import Conversation, RunState
 from pellucid.durable.store import CallRecord
-from pellucid.messages import dump_messages
+from pellucid.messages import Usage, dump_messages
+
+
+def camel_case(name: str) -> str:
+    """Return the name of a member in the API for a name of the code."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    """Return the usage of models as the API shows it; the keys of `byModality` are names of the conventions."""
+    return {camel_case(name): value for name, value in asdict(usage).items()}
 
 
 def state_json(state: RunState) -> dict[str, Any]:
@@ -22,7 +33,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "output": state.output,
         "stopReason": state.stop_reason,
         "traceId": state.trace_id,
-        "usage": asdict(state.usage) if state.usage is not None else None,
+        "usage": usage_json(state.usage) if state.usage is not None else None,
         "error": {"type": state.error_type, "message": state.error} if state.error is not None else None,
         "approvals": [_approval(request) for request in state.approvals],
         "external": [_call(call) for call in state.external],
