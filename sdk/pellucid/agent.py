@@ -67,8 +67,8 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         output: Type of the answers, if they are not text: any type that pydantic can validate. An answer that does not
             fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `policy`,
-            `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode`, `pin` and `warm`;
-            described in `AgentOptions`.
+            `telemetry`, `description`, `version`, `prices`, `reliability`, `collisions`, `registry_mode`, `pin` and
+            `warm`; described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -100,8 +100,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         setup = make_setup(name, output, options, Listeners())
         load_capture(options.get("telemetry"))
         # The last one counts; the others are those that it overrides.
-        configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
-        self._configured = configured
+        self._configured = configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
         # Without a reference to the agent, which is then released at once when nobody uses it any more.
         self._warm_ups = PerLoop(lambda: _background(lambda: configured[-1].configuration))
         if setup.is_warm and in_event_loop():

@@ -174,6 +174,7 @@ _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
         "telemetry", "tracer_provider", "is no destination of telemetry; give what configure() returns"
     ),
     "description": _having("description", "lower", "is not a text; give one"),
+    "version": _having("version", "lower", "is not a text; give one, such as '1.4.0'"),
     "prices": _prices,
     "reliability": _having(
         "reliability", "circuit_of", "is not a Reliability object; give Reliability([Rule(...), ...])"

@@ -34,7 +34,7 @@ def _is_plain(option: str, value: object) -> bool:
     """Return whether a value is so usual that its check need not be loaded."""
     if option == "tools":
         return isinstance(value, tuple) and all(isinstance(item, Tool) or callable(item) for item in value)
-    return option == "model" or (option in ("instructions", "description") and isinstance(value, str))
+    return option == "model" or (option in ("instructions", "description", "version") and isinstance(value, str))
 
 
 def copied(options: AgentOptions[Any]) -> AgentOptions[Any]:
@@ -63,8 +63,7 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     if not name:
         raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
     agent = f"Agent {name!r}"
-    model = options["model"]
-    model = resolve(model) if isinstance(model, str) else require_model(model, agent)
+    model = resolve(given) if isinstance(given := options["model"], str) else require_model(given, agent)
     if not all(_is_plain(option, value) for option, value in options.items()):
         from pellucid.option_values import check_values
 
@@ -74,7 +73,6 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     load_prices(prices, [(facts.provider_name, facts.name) for facts in ModelFacts.of_all(model)])
     loader = _loader(options)
     tools = [item if isinstance(item, Tool) else tool(item) for item in options.get("tools", ())]
-    listers = _listers(agent, tools, options, loader)
     answer_type = Output(output) if output is not None and output is not str else None
     instructions: Any = options.get("instructions")
     varying: Any = ()
@@ -87,6 +85,7 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
     return Setup(
         name=name,
         description=options.get("description"),
+        version=options.get("version"),
         model=model,
         instructions=instructions,
         varying=varying,
@@ -96,7 +95,7 @@ def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Li
         reliability=options.get("reliability"),
         prices=prices,
         tools=tuple(tools),
-        listers=listers,
+        listers=_listers(agent, tools, options, loader),
         limits=limits,
         catalogs=Catalogs(options.get("collisions", "error"), is_lazy=options.get("registry_mode") == "lazy"),
         listeners=listeners,

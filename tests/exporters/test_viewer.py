@@ -260,6 +260,18 @@ async def test_attributes_of_any_type_are_shown(tmp_path: Path, value: Any) -> N
             await text_of(http, page)
 
 
+@pytest.mark.parametrize("version", ["1.4.0-<b>", None])
+async def test_a_run_has_the_version_of_its_agent(tmp_path: Path, version: str | None) -> None:
+    """Beside the name, as text; without one there is nothing."""
+    facts = {semconv.RUN_ID: "1" * 32, semconv.PHASE: semconv.RUN}
+    with storing(tmp_path / "version.db") as telemetry:
+        emit(telemetry, "invoke_agent support", **facts, **({semconv.AGENT_VERSION: version} if version else {}))
+    async with client(StoreReader(tmp_path / "version.db")) as http:
+        heading = (await text_of(http, f"/runs/{'1' * 32}/")).partition("<h1>")[2].partition("</h1>")[0]
+    shown = '<span class="quiet">1.4.0-&lt;b&gt;</span> ' if version else ""
+    assert heading.strip().startswith(f'{shown}<code class="quiet">11111111</code>')
+
+
 async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
     """A page shows the beginning of a text of 10 MB; its link returns all of it as plain text."""
     result = "<b>rain</b>\n" * 850_000

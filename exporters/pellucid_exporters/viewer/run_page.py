@@ -59,6 +59,7 @@ def run_page(request: Request) -> Response:
     values = {
         "run": run,
         "root": root,
+        "version": str(root.attributes.get(semconv.AGENT_VERSION, "")) if root else "",
         **_conversation(content, spans, root),
         "configuration": root and content.get(root, semconv.AGENT_CONFIGURATION),
         "faults": faults[:MOST_FAULTS],

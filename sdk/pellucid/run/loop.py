@@ -103,6 +103,7 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
             RUN,
             setup.name,
             agent=setup.name,
+            version=setup.version,
             model=(setup.model.name or None) if len(setup.models) == 1 else None,
             conversation_id=run.caller.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
@@ -156,9 +157,8 @@ def conclude(run: Run, b: Boundary) -> None:
         b.note(finish_reasons=("error",))
     if run.nesting.budget is not None:
         run.nesting.budget.record(b)
-    labels = {semconv.AGENT_NAME: run.scope.agent}
-    if (model := b.noted("model")) is not None:
-        labels[semconv.REQUEST_MODEL] = model
+    names = {"agent": semconv.AGENT_NAME, "version": semconv.AGENT_VERSION, "model": semconv.REQUEST_MODEL}
+    labels = {name: value for note, name in names.items() if (value := b.noted(note)) is not None}
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
     run.pausing.conclude(run, b)

@@ -45,6 +45,7 @@ class Setup:
     """Configuration that all runs of an agent share.
 
     Attributes:
+        version: Version that the application gives the agent.
         instructions: System text that never changes.
         varying: Functions whose texts follow it.
         tools: Own tools of the agent, which the first lister has, too.
@@ -60,6 +61,7 @@ class Setup:
 
     name: str
     description: str | None
+    version: str | None = None
     model: Model
     instructions: str | None
     varying: tuple[Callable[..., Any], ...] = ()

@@ -8,6 +8,7 @@ from typing import Final
 
 from pellucid.semconv.names import (
     AGENT_NAME,
+    AGENT_VERSION,
     ASYNC_STATUS,
     COMPOSE_PART,
     COMPOSE_STRATEGY,
@@ -227,7 +228,7 @@ MCP_CONNECT_DURATION: Final = _duration(
 AGENT_DURATION: Final = _duration(
     "gen_ai.invoke_agent.duration",
     "Duration of a run.",
-    (AGENT_NAME, REQUEST_MODEL, ERROR_TYPE),
+    (AGENT_NAME, AGENT_VERSION, REQUEST_MODEL, ERROR_TYPE),
     (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6),
 )
 _CALLS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -235,14 +236,14 @@ INFERENCE_CALLS: Final = _histogram(
     "{inference_call}",
     "gen_ai.invoke_agent.inference_calls",
     "Model calls of a run, without those of agents that are its tools.",
-    (AGENT_NAME, REQUEST_MODEL),
+    (AGENT_NAME, AGENT_VERSION, REQUEST_MODEL),
     _CALLS,
 )
 TOOL_CALLS: Final = _histogram(
     "{tool_call}",
     "gen_ai.invoke_agent.tool_calls",
     "Tool calls of a run, without those of agents that are its tools and those that a vendor makes.",
-    (AGENT_NAME, REQUEST_MODEL),
+    (AGENT_NAME, AGENT_VERSION, REQUEST_MODEL),
     _CALLS,
 )
 RUN_ITERATIONS: Final = _histogram(

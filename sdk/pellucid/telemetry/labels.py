@@ -15,6 +15,7 @@ MAX_LENGTH: Final = 128
 """Characters of a value; a longer one is cut."""
 
 MOST: Final[Mapping[str, int]] = {
+    semconv.AGENT_VERSION: 64,
     semconv.RESPONSE_MODEL: 16,
     semconv.RPC_RESPONSE_STATUS_CODE: 64,
     semconv.ERROR_TYPE: 256,

@@ -76,6 +76,7 @@ RUN: Final = Phase(
     attributes={semconv.PHASE: semconv.RUN, semconv.OPERATION_NAME: semconv.INVOKE_AGENT},
     names={
         "agent": semconv.AGENT_NAME,
+        "version": semconv.AGENT_VERSION,
         "description": semconv.AGENT_DESCRIPTION,
         "conversation_id": semconv.CONVERSATION_ID,
         "model": semconv.REQUEST_MODEL,
