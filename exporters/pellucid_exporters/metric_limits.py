@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics.view import View
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
+from pellucid.semconv.budgets import BUDGET_NAME
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry.labels import FirstValues
 from pellucid_exporters.top_values import TopValues
@@ -36,6 +37,7 @@ class MetricLimits:
         tools: Tools with series of their own: the first `2000` that are called, or `"top:200"` for the 200 that are
             called most. Others have the name `_OTHER`, and are counted in `pellucid.telemetry.dropped`.
         agents: The same for agents; `None` is no bound.
+        budgets: The same for budgets that runs share.
         without: Labels that no series has, such as `{"gen_ai.agent.name"}`.
 
     Raises:
@@ -46,12 +48,14 @@ class MetricLimits:
     series: int = 10_000
     tools: int | str = 2000
     agents: int | str | None = None
+    budgets: int | str = 1000
     without: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.series < 1:
             raise ConfigError(f"MetricLimits(series={self.series!r}): must be a number above 0")
         _parse("tools", self.tools)
+        _parse("budgets", self.budgets)
         if self.agents is not None:
             _parse("agents", self.agents)
         if isinstance(self.without, str):
@@ -78,6 +82,7 @@ class MetricLimits:
     def apply(self, labels: Labels) -> None:
         """Bound the labels of a meter provider."""
         labels.bound(semconv.TOOL_NAME, _values("tools", self.tools))
+        labels.bound(BUDGET_NAME, _values("budgets", self.budgets))
         if self.agents is not None:
             labels.bound(semconv.AGENT_NAME, _values("agents", self.agents))
 

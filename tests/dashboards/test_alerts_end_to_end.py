@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pellucid import semconv
+from pellucid.semconv.budgets import BUDGET_NAME
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import Record, Thresholds, all_groups
 from pellucid_exporters.alerting.definition import Context
@@ -41,6 +42,7 @@ THRESHOLDS: Final = Thresholds(
 
 HUB, TOOL = label(semconv.PROVIDER_ID), label(semconv.TOOL_NAME)
 MODEL, AGENT = label(semconv.REQUEST_MODEL), label(semconv.AGENT_NAME)
+BUDGET = label(BUDGET_NAME)
 PART = label(semconv.TELEMETRY_PART)
 
 ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
@@ -57,6 +59,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "RunFailing": ({AGENT: "failing", "severity": "page"}, ("Agent failing", "%", "limit is 10%")),
     "TokenBurn": ({MODEL: "dear-model"}, ("Model dear-model", "tokens")),
     "CostBurn": ({MODEL: "dear-model", "severity": "page"}, ("Model dear-model", "US dollars")),
+    "BudgetNearlySpent": ({BUDGET: "scene"}, ("Budget scene", "of its model_calls", "limit of this alert is 80%")),
     "ApprovalsWaiting": ({TOOL: "refund"}, ("Tool refund", "1 calls")),
     "ExternalToolStuck": ({TOOL: "survey"}, ("Tool survey", "has owed the result", "or 2 s without")),
     "ExternalToolFailing": ({TOOL: "audit"}, ("Tool audit", "%", "limit is 20%")),
@@ -78,6 +81,7 @@ RECORDED: Final = [rule.name for group in all_groups(Context()) for rule in grou
 WITHOUT_TRACE: Final = (
     "AgentProcessBusy",
     "ApprovalsWaiting",
+    "BudgetNearlySpent",
     "RunsNotContinuing",
     "TelemetryDropping",
     "MetricLabelsOverflow",

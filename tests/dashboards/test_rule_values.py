@@ -21,6 +21,7 @@ pytestmark = pytest.mark.prometheus
 
 MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
 MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
+BUDGET = 'pellucid_budget_name="tenant-7",pellucid_budget_kind="cost"'
 COST = "pellucid:cost_usd:increase1h"
 
 
@@ -251,6 +252,10 @@ SAID = [
     ("TokenBurn", "ticket", TOKENS, MODEL_LABELS, "Model gpt (shop) used 12M tokens in 1h; the limit is 10,000,000."),
     ("CostBurn", "page", {f"pellucid_cost_total{{{HERE},{MODEL}}}": grow((1, 90))}, MODEL_LABELS,
      "Model gpt (shop) cost 60.00 US dollars in 1h; the limit is 50.00."),
+    ("BudgetNearlySpent", "ticket",
+     {**gauge("budget_spent", 17, f"{HERE},{BUDGET}"), **gauge("budget_limit", 20, f"{HERE},{BUDGET}")},
+     {"job": "shop", "pellucid_budget_name": "tenant-7", "pellucid_budget_kind": "cost"},
+     ("Budget tenant-7 (shop) is nearly spent: 85% of its cost in its period; the limit of this alert is 80%.")),
     ("ApprovalsWaiting", "ticket", gauge("approval_pending", 2, f'{HERE},gen_ai_tool_name="pay"'),
      {"job": "shop", "gen_ai_tool_name": "pay"},
      ("Tool pay (shop): 2 calls wait for approval, without a decision for 15 min, or they are "

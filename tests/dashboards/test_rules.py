@@ -37,8 +37,8 @@ EACH_ALERT = pytest.mark.parametrize("alert", FOR_PEOPLE, ids=lambda alert: f"{a
 WANTED = {
     "ToolHubSlow", "ToolHubSilent", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
     "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
-    "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected", "RunsNotContinuing",
-    "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping",
+    "BudgetNearlySpent", "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected",
+    "RunsNotContinuing", "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping",
     "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing", "ToolServerHanging", "Watchdog",
     "CollectorQueueFull", "CollectorRefusing", "CollectorFailing", "PrometheusNotificationsFailing",
     "PrometheusRulesFailing", "ConfigReloadFailing", "AlertmanagerFailing", "PrometheusDiskFilling",

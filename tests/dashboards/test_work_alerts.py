@@ -207,6 +207,24 @@ def test_cost_burn(trial: Make, dollars: float, fires: bool) -> None:
     found.run()
 
 
+BUDGET = {"job": "shop", "pellucid_budget_name": "tenant-7", "pellucid_budget_kind": "cost"}
+
+
+def test_a_budget_is_nearly_spent(trial: Make) -> None:
+    """Of what several processes saw last, the most counts; the next period starts with nothing spent."""
+    facts = 'job="shop",pellucid_budget_name="tenant-7",pellucid_budget_kind="cost"'
+    seen = {
+        f'pellucid_budget_spent{{{facts},instance="a"}}': level((15, 10), (17, 10), (0, 10)),
+        f'pellucid_budget_spent{{{facts},instance="b"}}': level((3, 20), (0, 10)),
+        f'pellucid_budget_limit{{{facts},instance="a"}}': level((20, 30)),
+    }
+    found = trial(seen)
+    found.firing(9, "BudgetNearlySpent")
+    found.firing(12, "BudgetNearlySpent", {**BUDGET, "severity": "ticket"})
+    found.firing(22, "BudgetNearlySpent")
+    found.run()
+
+
 PENDING = f'pellucid_approval_pending{{{HERE},gen_ai_tool_name="pay"}}'
 DECIDED = f'pellucid_approval_wait_seconds_count{{{HERE},gen_ai_tool_name="pay"}}'
 APPROVAL = {"job": "shop", "gen_ai_tool_name": "pay", "severity": "ticket"}

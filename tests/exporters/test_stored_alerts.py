@@ -16,6 +16,7 @@ import pytest
 
 from pellucid import (
     Agent,
+    Budget,
     DiscoveryProvider,
     Identity,
     Message,
@@ -30,6 +31,7 @@ from pellucid import (
     Usage,
     tool,
 )
+from pellucid.budgets.accounts import MemoryAccounts
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
@@ -118,6 +120,8 @@ class World:
             model=FunctionModel(spend, name="dear"),
             prices=PriceTable({"dear": Price(input=10.0, output=10.0)}),
         )
+        budget = Budget("spent", model_calls=TIMES, store=MemoryAccounts())
+        await self.run("frugal", model=FunctionModel(lambda request: "done"), budget=budget, many=True)
         background = Tool(name="background", run=hang_about, execution="same-invocation", expires_in=0.01)
         await self.run(
             "waiting", model=ScriptedModel(ToolCall("background"), "wait", "done"), tools=[background], times=1
@@ -247,6 +251,7 @@ def test_limits_are_those_of_the_rules(scene: tuple[list[Alert], StoreReader]) -
         "ToolFailing",
         "ModelFailing",
         "RunFailing",
+        "BudgetNearlySpent",  # at any number of calls
     }
     strict = replace(Thresholds(), hub_failing_min=TIMES + 1, run_failing_min=100)
     assert {alert.name for alert in evaluate(reader, now, strict)} == fired - {"ToolHubFailing", "RunFailing"}

@@ -23,6 +23,7 @@ from mcp.server.mcpserver import MCPServer
 
 from pellucid import (
     Agent,
+    Budget,
     Decision,
     DiscoveryContext,
     DiscoveryProvider,
@@ -39,6 +40,7 @@ from pellucid import (
     Usage,
     tool,
 )
+from pellucid.budgets.accounts import MemoryAccounts
 from pellucid.durable import DurableRuns, RunStore, open_store
 from pellucid.mcp import MCPProvider
 from pellucid.models import Price, PriceTable
@@ -217,6 +219,9 @@ async def serve_work(world: World, tasks: Any) -> None:
     prices = PriceTable({"dear-model": Price(input=10.0, output=10.0)})
     spender = agent("spender", model=FunctionModel(partial(spend, world), name="dear-model"), prices=prices)
     tasks.start_soon(run_again, world, spender)
+    few = partial(Budget, "scene", store=MemoryAccounts())
+    frugal = agent("frugal", budget=lambda ctx: few(model_calls=10 if world.broken else 10**9))
+    tasks.start_soon(run_again, world, frugal)
     tasks.start_soon(run_approvals, world)
 
 

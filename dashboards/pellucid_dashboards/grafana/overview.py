@@ -51,6 +51,7 @@ _NAMES: Final = (
     "RunFailing",
     "TokenBurn",
     "CostBurn",
+    "BudgetNearlySpent",
     "ApprovalsWaiting",
     "External.*",
     "RunsNotContinuing",

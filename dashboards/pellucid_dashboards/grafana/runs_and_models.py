@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid.semconv.budgets import (
+    BUDGET_KIND,
+    BUDGET_MOST,
+    BUDGET_NAME,
+    BUDGET_REFUSED,
+    BUDGET_RESERVED,
+    BUDGET_SPENT,
+)
 from pellucid_dashboards.explore import TRACED
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import traces_link
@@ -16,13 +24,16 @@ from pellucid_dashboards.grafana.queries import (
     SHOWN,
     SINGLE,
     calls,
+    grouped,
     mean,
     or_none,
     quantile,
     rate,
+    select,
     share,
     total,
 )
+from pellucid_dashboards.names import series
 from pellucid_dashboards.promql import FAILED
 
 UID: Final = "pellucid-runs-and-models"
@@ -43,10 +54,11 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_models()], height=6, title="Models"),
             Shelf(panels=[_durations(), _failures()]),
             Shelf(panels=[_tokens(), _cost(), _prompt_cache()]),
+            Shelf(panels=[_budgets(), _refused()], title="Budgets"),
             Shelf(panels=[_decisions()]),
         ],
         chosen_by=["agent", "model", TRACED],
-        alerts=('alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|AgentProcessBusy"', SERVICE),
+        alerts=('alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|BudgetNearlySpent|AgentProcessBusy"', SERVICE),
     )
 
 
@@ -157,6 +169,35 @@ def _prompt_cache() -> Panel:
         "Which share of the input tokens came from the vendor's prompt cache? `none`: no vendor tells.",
         "percentunit",
         Query(expr=or_none(cached, *_BY), legend=_LEGEND),
+    )
+
+
+def _budgets() -> Panel:
+    by = (BUDGET_NAME, BUDGET_KIND)
+    spent, reserved, most = (
+        grouped("max", select(series(metric), SERVICE), by) for metric in (BUDGET_SPENT, BUDGET_RESERVED, BUDGET_MOST)
+    )
+    legend = f"{as_legend(BUDGET_NAME)} {as_legend(BUDGET_KIND)}"
+    return lines(
+        "Spent of budgets",
+        "How much of each budget that runs share is spent in its period, and reserved by calls in flight?",
+        "percentunit",
+        Query(expr=f"{spent} / ({most} > 0)", legend=legend),
+        Query(expr=f"{reserved} / ({most} > 0) > 0", legend=f"{legend} reserved"),
+    )
+
+
+def _refused() -> Panel:
+    by = (BUDGET_NAME, BUDGET_KIND)
+    return lines(
+        "Refused by budgets",
+        "How many model calls were not made in a minute, because they might have exceeded a budget?",
+        "cpm",
+        Query(
+            expr=or_none(f"60 * {rate(BUDGET_REFUSED, SERVICE, by=by)}", *by),
+            legend=f"{as_legend(BUDGET_NAME)} {as_legend(BUDGET_KIND)}",
+        ),
+        stacked=True,
     )
 
 

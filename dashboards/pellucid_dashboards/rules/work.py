@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
+from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_MOST, BUDGET_NAME, BUDGET_SPENT
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import FAILED, NOT_HALTED, approvals_pending, by, number, where
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Record, alert
-from pellucid_dashboards.rules.queries import added, mostly, quantile, summed, total
+from pellucid_dashboards.rules.queries import added, mostly, quantile, select, summed, total
 from pellucid_exporters.alerting import work
 from pellucid_exporters.alerting.definition import Context, Words, seconds
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _TOOL: Final = by(semconv.TOOL_NAME)
 _MODEL: Final = by(semconv.PROVIDER_NAME, semconv.REQUEST_MODEL)
 _AGENT: Final = by(semconv.AGENT_NAME)
+_BUDGET: Final = by(BUDGET_NAME, BUDGET_KIND)
 
 TOOL_CALLS: Final = "pellucid:tool_calls:increase10m"
 MODEL_CALLS: Final = "pellucid:model_calls:increase10m"
@@ -76,6 +78,7 @@ def work_alerts(context: Context) -> Iterator[Alert]:
     yield _run_failing(context)
     yield _token_burn(context)
     yield _cost_burn(context)
+    yield _budget_nearly_spent(context)
     yield _approvals_waiting(context)
 
 
@@ -155,6 +158,17 @@ def _cost_burn(context: Context) -> Alert:
         work.cost_burn(context, Words(subject=words.MODEL, value='{{ $value | printf "%.2f" }}')),
         expression=f"{COST} > {number(limit * context.scale)}",
         dashboard=_MODELS_BOARD,
+    )
+
+
+def _budget_nearly_spent(context: Context) -> Alert:
+    """Define the alert on the account of a budget, of which each process knows what it saw last."""
+    spent, limit = (f"max by ({_BUDGET}) ({select(metric)})" for metric in (BUDGET_SPENT, BUDGET_MOST))
+    value = f"{words.SHARE} of its {words.value_of(label(BUDGET_KIND))}"
+    return alert(
+        work.budget_nearly_spent(context, Words(subject=words.BUDGET, value=value)),
+        expression=f"{spent} / ({limit} > 0) >= {number(context.thresholds.budget_spent)}",
+        dashboard=words.dashboard("pellucid-runs-and-models"),
     )
 
 

@@ -10,6 +10,7 @@ REFUSALS: Final = (
     "approval",
     "approval_denied",
     "approval_expired",
+    "budget",
     "max_cost",
     "max_discoveries",
     "max_model_calls",

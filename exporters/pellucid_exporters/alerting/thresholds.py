@@ -77,6 +77,7 @@ class WorkThresholds:
         run_failing_min: Failed runs in 10 min.
         tokens_per_hour: Tokens of one model and service in an hour, input and output.
         cost_per_hour: Cost of one model and service in an hour, in US dollars.
+        budget_spent: Share of a budget that is spent in its period. Local stores know of shares from 0.8 on.
         approvals_wait: Seconds without a decision while calls wait.
         approvals_many: Waiting calls of one tool, regardless of decisions.
     """
@@ -92,6 +93,7 @@ class WorkThresholds:
     run_failing_min: float = 5.0
     tokens_per_hour: float = 10_000_000.0
     cost_per_hour: float = 50.0
+    budget_spent: float = 0.8
     approvals_wait: float = 900.0
     approvals_many: float = 20.0
 

@@ -84,6 +84,17 @@ def cost_burn(context: Context, words: Words) -> Definition:
     )
 
 
+def budget_nearly_spent(context: Context, words: Words) -> Definition:
+    """Define the alert on budgets of which little is left."""
+    return Definition(
+        name="BudgetNearlySpent",
+        severity="ticket",
+        summary=f"{words.subject} is nearly spent: {words.value} in its period; the limit of this alert is "
+        f"{share(context.thresholds.budget_spent)}.",
+        description="When it is spent, its runs end early with what they have, until the next period.",
+    )
+
+
 def external_failing(context: Context, words: Words) -> Definition:
     """Define the alert on asynchronous calls without a usable result."""
     return Definition(

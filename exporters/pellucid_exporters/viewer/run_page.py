@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
+from pellucid.semconv.budgets import BUDGET_NAMES, BUDGET_USED
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.durations import end_of
 from pellucid_exporters.stored.nested import nested_runs
@@ -72,6 +73,7 @@ def run_page(request: Request) -> Response:
         "ticks": ticks(run, spans),
         "times": _times(spans),
         "number": len(spans),
+        "budgets": _budgets(root),
         "previous": previous[0] if previous else None,
         "related": _related(run, trace)[:MOST_RELATED],
         "events": [(event, content.whole(event.payload)) for event in reader.events(run.run_id)[:MOST_EVENTS]],
@@ -109,6 +111,13 @@ def _related(run: RunRow, rows: Sequence[RunRow]) -> list[tuple[str, RunRow]]:
         elif row.run_id != run.run_id:
             related.append(("earlier" if row.start < run.start else "later", row))
     return related
+
+
+def _budgets(root: SpanRow | None) -> list[tuple[str, float]]:
+    """Return the budgets that a run shared with others, and the share of each that was spent when it ended."""
+    found = root.attributes if root is not None else {}
+    names, used = found.get(BUDGET_NAMES) or (), found.get(BUDGET_USED) or ()
+    return [(str(name), float(share)) for name, share in zip(names, used, strict=False)]
 
 
 def _times(spans: Sequence[SpanRow]) -> dict[str, int]:

@@ -66,13 +66,11 @@ class Budget:
     store: BudgetStore | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not (0 < len(name) <= MAX_NAME and name.isprintable()):
-            raise ConfigError(
-                f"Budget({excerpt(repr(self.name))}): the name must be 1 to {MAX_NAME} printable characters"
-            )
-        for limit in NAMES:
-            _check(self.name, limit, getattr(self, limit))
+        given: Any = self.name  # such as the tenant of an identity, which may be None
+        if not (isinstance(given, str) and 0 < len(given) <= MAX_NAME and given.isprintable()):
+            raise ConfigError(f"Budget({excerpt(repr(given))}): the name must be 1 to {MAX_NAME} printable characters")
+        for name in NAMES:
+            _check(self.name, name, getattr(self, name))
         if all(getattr(self, name) is None for name in NAMES):
             raise ConfigError(f"Budget({self.name!r}) has no limit; give cost=, tokens= or model_calls=")
         if self.per is not None and self.per not in get_args(Per):

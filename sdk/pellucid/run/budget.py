@@ -149,7 +149,7 @@ class RunBudget:
         shared: Budgets that it shares with other runs, besides those of the outer run.
         closing: What its closing answer will cost, which the calls of its sub-agents leave.
         reached_shared: The shared budget that it has reached, and the limit.
-        is_reported: Whether it was reported that one has refused a call.
+        reported: What was reported of shared budgets.
         count: Tokens of its requests, as the vendor counts them.
         inference: Link through which the model calls of the run pass.
     """
@@ -160,7 +160,7 @@ class RunBudget:
         self.own, self.outer = own, outer
         self.shared: Sequence[SharedAccount] = ()
         self.reached_shared: tuple[SharedAccount, str] | None = None
-        self.is_reported = False
+        self.reported: set[object] = set()
         self.closing = NOTHING
         self._run = run
         self._model: ModelFacts = run.setup.models[0]

@@ -16,7 +16,7 @@ from pellucid.budgets.periods import period_at
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.semconv import Metric
 from pellucid.semconv.budgets import (
-    BUDGET_LIMIT,
+    BUDGET_KIND,
     BUDGET_MOST,
     BUDGET_NAME,
     BUDGET_REFUSED,
@@ -71,7 +71,7 @@ def _readings(metric: Metric, budget: Budget, state: BudgetState) -> Iterator[tu
     spent, reserved = (state.spent, state.reserved) if _is_current(budget, state) else (Amounts(), Amounts())
     for index, name, limit in limits_of(budget.limits):
         values = {BUDGET_SPENT: spent[index], BUDGET_RESERVED: reserved[index], BUDGET_MOST: limit}
-        yield {BUDGET_NAME: budget.name, BUDGET_LIMIT: name}, values[metric]
+        yield {BUDGET_NAME: budget.name, BUDGET_KIND: name}, values[metric]
 
 
 KNOWN: Final = KnownBudgets()
@@ -100,5 +100,5 @@ def _bounded(bounds: Labels, metric: Metric) -> list[tuple[Mapping[str, Attribut
 def count_refused(scope: Scope, budget: Budget, limit: str) -> None:
     """Count a model call that a budget refused."""
     if scope.is_measured:
-        labels = scope.instruments.labels.bounded({BUDGET_NAME: budget.name, BUDGET_LIMIT: limit})
+        labels = scope.instruments.labels.bounded({BUDGET_NAME: budget.name, BUDGET_KIND: limit})
         scope.guarded("metric", refused_counter(scope).add, 1, labels)

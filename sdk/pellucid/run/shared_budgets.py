@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from opentelemetry.trace import get_current_span
@@ -19,7 +19,7 @@ from pellucid.budgets.budget import budgets_of
 from pellucid.concurrency.race import OutOfTime, race, shielded
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
-from pellucid.events import BudgetRefused
+from pellucid.events import BudgetNearlySpent, BudgetRefused, Event
 from pellucid.failures import contained, describe
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.models.facts import ModelFacts
@@ -30,12 +30,15 @@ from pellucid.run.outcomes import BudgetReached
 from pellucid.run.state import Run
 from pellucid.run.unsettled import Unsettled, add, settle_all
 from pellucid.semconv import LIMIT_USED, LIMIT_VALUE
-from pellucid.semconv.budgets import BUDGET_LIMIT, BUDGET_NAMES, BUDGET_REACHED, BUDGET_USED
+from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_NAME, BUDGET_NAMES, BUDGET_REACHED, BUDGET_USED
 from pellucid.telemetry import Boundary
 from pellucid.text import excerpt
 from pellucid.tools.functions import name_of
 
 _log = logging.getLogger("pellucid.budgets")
+
+NEARLY: Final = 0.8
+"""Share of a budget at which it is nearly spent."""
 
 LASTS: Final = 600.0
 """Seconds for which a reservation lasts if model calls have no time limit."""
@@ -78,28 +81,27 @@ class SharedBudget:
         cost = need["max_cost"] if self.has_cost or need["max_cost"] < math.inf else 0.0
         return Used(cost, need["max_tokens"], need["max_model_calls"])
 
-    def update(self, state: BudgetState) -> None:
-        """Remember the latest state of the account."""
-        KNOWN.update(self.key, self.budget, state)
+    @property
+    def state(self) -> BudgetState:
+        """The latest state that is known."""
+        return KNOWN.state(self.key) or BudgetState(period="")
 
     @property
-    def used(self) -> float:
-        """Largest share of a limit that is spent, as far as is known."""
-        state = KNOWN.state(self.key) or BudgetState(period="")
-        shares = [state.spent[index] / limit if limit else 1.0 for index, _, limit in limits_of(self.budget.limits)]
-        return max(shares)
+    def used(self) -> tuple[float, str]:
+        """Largest share of a limit that is spent, as far as is known, and the name of the limit."""
+        spent = self.state.spent
+        limits = limits_of(self.budget.limits)
+        return max((spent[index] / limit if limit else 1.0, name) for index, name, limit in limits)
 
     def figures(self, limit: str) -> tuple[float, float]:
         """Return a limit, and what counts against it: what is spent, and what is reserved by calls in flight."""
-        state, index = KNOWN.state(self.key) or BudgetState(period=""), NAMES.index(limit)
+        state, index = self.state, NAMES.index(limit)
         return float(self.budget.limits[index] or 0), float(state.spent[index] + state.reserved[index])
 
     def record(self, b: Boundary, limit: str) -> None:
         """Record that the run ended because this limit is reached."""
         value, used = self.figures(limit)
-        b.attributes(
-            {BUDGET_REACHED: self.budget.name, BUDGET_LIMIT: limit, LIMIT_VALUE: value, LIMIT_USED: used},
-        )
+        b.attributes({BUDGET_REACHED: self.budget.name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used})
 
 
 class SharedRunBudget(RunBudget):
@@ -148,7 +150,7 @@ class SharedRunBudget(RunBudget):
         super().record(b)
         shared = [shared for shared in self.shared if isinstance(shared, SharedBudget)]
         if shared:
-            names, used = [item.budget.name for item in shared], [item.used for item in shared]
+            names, used = [item.budget.name for item in shared], [item.used[0] for item in shared]
             b.attributes({BUDGET_NAMES: names, BUDGET_USED: used})
 
 
@@ -214,7 +216,7 @@ class SharedInference(BudgetedInference):
         for shared, kept in self.budget.shared_accounts():
             assert isinstance(shared, SharedBudget)
             reservation = await self._reserve_in(shared, plan, kept)
-            shared.update(reservation.state)
+            self._update(shared, reservation.state)
             if reservation.granted is None:
                 return self.budget.refuse(shared, reservation.limit or "")
             grants.append((Account(_limits(reservation.granted)), kept, shared))
@@ -259,23 +261,40 @@ class SharedInference(BudgetedInference):
             add(accounts, Unsettled(reservation_id, used))
             return
         if state is not None:
-            shared.update(state)
+            self._update(shared, state)
 
     def _report_refusal(self, reason: str) -> None:
-        """Count a refusal and emit its event, once in a run, if a shared budget is the reason."""
-        scope, reached = self.run.scope, self.budget.reached_shared
-        if reason != SHARED or reached is None or self.budget.is_reported:
-            return
-        self.budget.is_reported = True  # a closing answer may be refused, too
-        shared, limit = reached
-        assert isinstance(shared, SharedBudget)
+        """Count a refusal and emit its event, if a shared budget is the reason."""
+        if reason == SHARED and self.budget.reached_shared is not None:
+            shared, limit = self.budget.reached_shared
+            assert isinstance(shared, SharedBudget)
+            self._warn(shared)
+            if self._report(BudgetRefused, shared, limit):
+                count_refused(self.run.scope, shared.budget, limit)
+
+    def _update(self, shared: SharedBudget, state: BudgetState) -> None:
+        """Remember the latest state of an account."""
+        KNOWN.update(shared.key, shared.budget, state)
+        self._warn(shared)
+
+    def _warn(self, shared: SharedBudget) -> None:
+        """Emit an event if a budget is nearly spent."""
+        share, limit = shared.used
+        if share >= NEARLY:
+            self._report(BudgetNearlySpent, shared, limit)
+
+    def _report(self, event: type[Event], shared: SharedBudget, limit: str) -> bool:
+        """Emit an event about a budget, unless it was in this run; a closing answer may be refused, too."""
+        scope, key = self.run.scope, (event, shared.key)
+        if key in self.budget.reported:
+            return False
+        self.budget.reported.add(key)
         value, used = shared.figures(limit)
         span, name = get_current_span(), shared.budget.name
-        count_refused(scope, shared.budget, limit)
-        who = {BUDGET_REACHED: name, BUDGET_LIMIT: limit}
-        scope.add_event(span, BudgetRefused.name, {**who, LIMIT_VALUE: value, LIMIT_USED: used})
-        payload: Mapping[str, Any] = {"budget": name, "limit": limit, "value": value, "used": used}
-        scope.emit(BudgetRefused, span.get_span_context(), payload)
+        scope.add_event(span, event.name, {BUDGET_NAME: name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used})
+        payload = {"budget": name, "limit": limit, "value": value, "used": used, "period": shared.state.period}
+        scope.emit(event, span.get_span_context(), payload)
+        return True
 
     @override
     async def _answer(self, b: Boundary, model: ModelFacts, request: ModelRequest) -> ModelResponse:

@@ -10,26 +10,26 @@ BUDGET_NAMES: Final = "pellucid.budget.names"
 BUDGET_USED: Final = "pellucid.budget.used"
 BUDGET_REACHED: Final = "pellucid.budget.reached"
 BUDGET_NAME: Final = "pellucid.budget.name"
-BUDGET_LIMIT: Final = "pellucid.budget.limit"
+BUDGET_KIND: Final = "pellucid.budget.kind"
 
-_LABELS: Final = (BUDGET_NAME, BUDGET_LIMIT)
+_LABELS: Final = (BUDGET_NAME, BUDGET_KIND)
 
 BUDGET_SPENT: Final = Metric(
     "gauge",
-    "1",
+    "{amount}",
     "pellucid.budget.spent",
     "What all processes have spent of a budget in its current period: US dollars, tokens or calls.",
     _LABELS,
 )
 BUDGET_RESERVED: Final = Metric(
     "gauge",
-    "1",
+    "{amount}",
     "pellucid.budget.reserved",
     "What the model calls in flight of all processes may spend of a budget at most: US dollars, tokens or calls.",
     _LABELS,
 )
 BUDGET_MOST: Final = Metric(
-    "gauge", "1", "pellucid.budget.limit", "Limit of a budget: US dollars, tokens or calls.", _LABELS
+    "gauge", "{amount}", "pellucid.budget.limit", "Limit of a budget: US dollars, tokens or calls.", _LABELS
 )
 BUDGET_REFUSED: Final = Metric(
     "counter",

@@ -128,7 +128,7 @@ async def test_runs_share_what_there_is(telemetry: Captured, accounts: BudgetSto
     assert len(model.requests) <= calls + 1
     found = attributes(telemetry.find("invoke_agent")[-1])
     assert found[semconv.STOP_REASON] == "budget"
-    assert (found[names.BUDGET_REACHED], found[names.BUDGET_LIMIT]) == ("team", name)
+    assert (found[names.BUDGET_REACHED], found[names.BUDGET_KIND]) == ("team", name)
     assert found[semconv.LIMIT_VALUE] == value
     assert found[names.BUDGET_NAMES] == ("team",)
     assert found[names.BUDGET_USED][0] == pytest.approx(getattr(await spent(budget), name) / value)
@@ -175,9 +175,11 @@ def test_several_event_loops_and_threads() -> None:
     async def run() -> list[str]:
         return [(await agent.run("go")).status for _ in range(10)]
 
+    def work(backend: str) -> list[str]:
+        return anyio.run(run, backend=backend)
+
     with ThreadPoolExecutor(6) as threads:
-        backends = ("asyncio", "trio") * 3
-        futures = [threads.submit(lambda backend: anyio.run(run, backend=backend), backend) for backend in backends]
+        futures = [threads.submit(work, backend) for backend in ("asyncio", "trio") * 3]
         statuses = [status for future in futures for status in future.result(60)]
     assert (statuses.count("completed"), statuses.count("limit_reached")) == (40, 20)
     assert agent.run_sync("go").stop_reason == "budget"
@@ -233,10 +235,11 @@ async def test_refusals_are_events_and_metrics(telemetry: Captured) -> None:
     assert (await within(agent.run("go"))).status == "completed"
     assert (await within(agent.run("go"))).stop_reason == "budget"
     [event] = heard
+    assert event.period == ""
     assert (event.budget, event.limit, event.value, event.used) == ("refusing", "model_calls", 1, 1)
     span = telemetry.find("invoke_agent")[-1]
-    assert [item.name for item in span.events] == ["budget.refused"]
-    labels = {"pellucid_budget_name": "refusing", "pellucid_budget_limit": "model_calls"}
+    assert [item.name for item in span.events] == ["budget.nearly_spent", "budget.refused"]
+    labels = {"pellucid_budget_name": "refusing", "pellucid_budget_kind": "model_calls"}
     assert telemetry.value(names.BUDGET_SPENT, **labels) == 1
     assert telemetry.value(names.BUDGET_RESERVED, **labels) == 0
     assert telemetry.value(names.BUDGET_MOST, **labels) == 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from pellucid import semconv
+from pellucid.events import BudgetNearlySpent
 from pellucid_exporters.alerting import work
 from pellucid_exporters.alerting.definition import HALF_HOUR, HOUR, TEN_MINUTES, Context, Definition, Words
 from pellucid_exporters.alerting.outcomes import HALTED, UNDELIVERED
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts.alert import Alert, fire
 from pellucid_exporters.stored.alerts.counts import (
+    SECOND,
     Window,
     exemplar,
     first,
@@ -36,6 +39,7 @@ def work_alerts(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
     yield from _model_failing(recent, context)
     yield from _run_failing(recent, context)
     yield from _burning(window(reader, now, HOUR, [semconv.INFERENCE]), context)
+    yield from _budgets(reader, now, context)
     yield from _external_failing(window(reader, now, HALF_HOUR, [semconv.AWAIT]), context)
 
 
@@ -60,6 +64,26 @@ def _run_failing(recent: Window, context: Context) -> Iterator[Alert]:
         ended = [row for row in rows if row.labels.get(semconv.ERROR_TYPE) != HALTED]
         found = mostly(ended, has_failed, above=thresholds.run_failing, least=thresholds.run_failing_min)
         yield from _failing(work.run_failing, context, named("Agent", agent, service), found)
+
+
+def _budgets(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
+    """Yield an alert for each budget that a run of the last hour saw nearly spent, in its present period."""
+    limit, seen = context.thresholds.budget_spent, set[tuple[str, str]]()
+    today = datetime.fromtimestamp(now / SECOND, UTC).isoformat()
+    for event in reader.events_named(BudgetNearlySpent.name, now - round(HOUR * SECOND), now):  # the newest first
+        facts = event.payload
+        name, kind, most = str(facts.get("budget")), str(facts.get("limit")), float(facts.get("value") or 0.0)
+        used = float(facts.get("used") or 0.0) / most if most else 1.0
+        if (name, kind) in seen or used < limit or not today.startswith(str(facts.get("period"))):
+            continue
+        seen.add((name, kind))
+        run = reader.run(event.run_id)
+        subject = named("Budget", name, run.service if run is not None else "")
+        words = Words(subject=subject, value=f"{percentage(used)} of its {kind}")
+        since = run.start if run is not None else event.time
+        where = (event.run_id, event.span_id or "")
+        definition = work.budget_nearly_spent(context, words)
+        yield fire(definition, context.thresholds, value=used, since=since, exemplar=where)
 
 
 def _external_failing(recent: Window, context: Context) -> Iterator[Alert]:
