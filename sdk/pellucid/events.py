@@ -92,26 +92,6 @@ class _RuleDecision(_Subject):
     error_type: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Budget:
-    """Fields of the events about a shared budget.
-
-    Attributes:
-        budget: Name of the budget.
-        limit: `cost`, `tokens` or `model_calls`.
-        value: The limit.
-        used: What is spent, and reserved by calls in flight.
-        period: The period, such as `2026-11-27`; empty for a budget without periods.
-    """
-
-    __slots__ = ()
-    budget: str
-    limit: str
-    value: float
-    used: float
-    period: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event, name="run.started"):
     """A run started."""
@@ -352,13 +332,24 @@ class RequestComposed(Event, name="request.composed"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRefused(_Budget, Event, name="budget.refused"):
-    """A model call was not made, because it might have exceeded a budget that the run shares with others."""
+class BudgetLow(Event, name="budget.low"):
+    """At least 80 % of a budget that the run shares with others is spent, or it has refused a call; once each in a run.
 
+    Attributes:
+        budget: Name of the budget.
+        limit: `cost`, `tokens` or `model_calls`.
+        value: The limit.
+        used: What is spent, and reserved by calls in flight.
+        period: The period, such as `2026-11-27`; empty for a budget without periods.
+        is_refused: Whether a model call was not made, because it might have exceeded the budget.
+    """
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetNearlySpent(_Budget, Event, name="budget.nearly_spent"):
-    """At least 80 % of a budget that the run shares with others is spent; once in a run."""
+    budget: str
+    limit: str
+    value: float
+    used: float
+    period: str
+    is_refused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pellucid.budgets.budget import budgets_of
 from pellucid.concurrency.race import OutOfTime, race, shielded
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
-from pellucid.events import BudgetNearlySpent, BudgetRefused, Event
+from pellucid.events import BudgetLow
 from pellucid.failures import contained, describe
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.models.facts import ModelFacts
@@ -30,7 +30,14 @@ from pellucid.run.outcomes import BudgetReached
 from pellucid.run.state import Run
 from pellucid.run.unsettled import Unsettled, add, settle_all
 from pellucid.semconv import LIMIT_USED, LIMIT_VALUE
-from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_NAME, BUDGET_NAMES, BUDGET_REACHED, BUDGET_USED
+from pellucid.semconv.budgets import (
+    BUDGET_IS_REFUSED,
+    BUDGET_KIND,
+    BUDGET_NAME,
+    BUDGET_NAMES,
+    BUDGET_REACHED,
+    BUDGET_USED,
+)
 from pellucid.telemetry import Boundary
 from pellucid.text import excerpt
 from pellucid.tools.functions import name_of
@@ -269,7 +276,7 @@ class SharedInference(BudgetedInference):
             shared, limit = self.budget.reached_shared
             assert isinstance(shared, SharedBudget)
             self._warn(shared)
-            if self._report(BudgetRefused, shared, limit):
+            if self._report(shared, limit, is_refused=True):
                 count_refused(self.run.scope, shared.budget, limit)
 
     def _update(self, shared: SharedBudget, state: BudgetState) -> None:
@@ -281,19 +288,20 @@ class SharedInference(BudgetedInference):
         """Emit an event if a budget is nearly spent."""
         share, limit = shared.used
         if share >= NEARLY:
-            self._report(BudgetNearlySpent, shared, limit)
+            self._report(shared, limit, is_refused=False)
 
-    def _report(self, event: type[Event], shared: SharedBudget, limit: str) -> bool:
+    def _report(self, shared: SharedBudget, limit: str, *, is_refused: bool) -> bool:
         """Emit an event about a budget, unless it was in this run; a closing answer may be refused, too."""
-        scope, key = self.run.scope, (event, shared.key)
+        scope, key = self.run.scope, (is_refused, shared.key)
         if key in self.budget.reported:
             return False
         self.budget.reported.add(key)
         value, used = shared.figures(limit)
         span, name = get_current_span(), shared.budget.name
-        scope.add_event(span, event.name, {BUDGET_NAME: name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used})
+        facts = {BUDGET_NAME: name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used}
+        scope.add_event(span, BudgetLow.name, {**facts, BUDGET_IS_REFUSED: is_refused})
         payload = {"budget": name, "limit": limit, "value": value, "used": used, "period": shared.state.period}
-        scope.emit(event, span.get_span_context(), payload)
+        scope.emit(BudgetLow, span.get_span_context(), {**payload, "is_refused": is_refused})
         return True
 
     @override

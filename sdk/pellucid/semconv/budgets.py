@@ -11,6 +11,7 @@ BUDGET_USED: Final = "pellucid.budget.used"
 BUDGET_REACHED: Final = "pellucid.budget.reached"
 BUDGET_NAME: Final = "pellucid.budget.name"
 BUDGET_KIND: Final = "pellucid.budget.kind"
+BUDGET_IS_REFUSED: Final = "pellucid.budget.is_refused"
 
 _LABELS: Final = (BUDGET_NAME, BUDGET_KIND)
 

@@ -28,7 +28,7 @@ from pellucid.budgets import Amounts, BudgetError, Need
 from pellucid.budgets.accounts import MemoryAccounts
 from pellucid.durable import DurableRuns, RunStore, open_store
 from pellucid.errors import StoreUnavailable
-from pellucid.events import BudgetRefused
+from pellucid.events import BudgetLow
 from pellucid.models import Price, PriceTable
 from pellucid.semconv import budgets as names
 from pellucid.testing import FunctionModel
@@ -230,15 +230,17 @@ async def test_a_reservation_holds_what_others_may_not_use(accounts: BudgetStore
 async def test_refusals_are_events_and_metrics(telemetry: Captured) -> None:
     """They name the budget and the limit, with the figures; gauges have what is spent, reserved and allowed."""
     budget = Budget("refusing", model_calls=1, tokens=10**6, store=MemoryAccounts())
-    agent, heard = agent_of(metered(), budget=budget), list[BudgetRefused]()
-    agent.on(BudgetRefused, heard.append)
+    agent, heard = agent_of(metered(), budget=budget), list[BudgetLow]()
+    agent.on(BudgetLow, heard.append)
     assert (await within(agent.run("go"))).status == "completed"
     assert (await within(agent.run("go"))).stop_reason == "budget"
-    [event] = heard
+    [low, low_again, event] = heard
+    assert [each.is_refused for each in heard] == [False, False, True]
+    assert (low.used, low_again.used) == (1, 1)
     assert event.period == ""
     assert (event.budget, event.limit, event.value, event.used) == ("refusing", "model_calls", 1, 1)
     span = telemetry.find("invoke_agent")[-1]
-    assert [item.name for item in span.events] == ["budget.nearly_spent", "budget.refused"]
+    assert [item.name for item in span.events] == ["budget.low", "budget.low"]
     labels = {"pellucid_budget_name": "refusing", "pellucid_budget_kind": "model_calls"}
     assert telemetry.value(names.BUDGET_SPENT, **labels) == 1
     assert telemetry.value(names.BUDGET_RESERVED, **labels) == 0

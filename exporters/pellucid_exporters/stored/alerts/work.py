@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from pellucid import semconv
-from pellucid.events import BudgetNearlySpent
+from pellucid.events import BudgetLow
 from pellucid_exporters.alerting import work
 from pellucid_exporters.alerting.definition import HALF_HOUR, HOUR, TEN_MINUTES, Context, Definition, Words
 from pellucid_exporters.alerting.outcomes import HALTED, UNDELIVERED
@@ -70,7 +70,7 @@ def _budgets(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
     """Yield an alert for each budget that a run of the last hour saw nearly spent, in its present period."""
     limit, seen = context.thresholds.budget_spent, set[tuple[str, str]]()
     today = datetime.fromtimestamp(now / SECOND, UTC).isoformat()
-    for event in reader.events_named(BudgetNearlySpent.name, now - round(HOUR * SECOND), now):  # the newest first
+    for event in reader.events_named(BudgetLow.name, now - round(HOUR * SECOND), now):  # the newest first
         facts = event.payload
         name, kind, most = str(facts.get("budget")), str(facts.get("limit")), float(facts.get("value") or 0.0)
         used = float(facts.get("used") or 0.0) / most if most else 1.0
