@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pellucid.run.stream import RunStream
     from pellucid.run.warm_up import BackgroundWarmUp
     from pellucid.selection import Explanation
+    from pellucid.sessions import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -288,6 +289,27 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         from pellucid.run.subagent import agent_tool
 
         return agent_tool(lambda: self._configuration, name, description, timeout)
+
+    def session(
+        self, session_id: str, *, store: Any = None, identity: Identity | None = None, window: int | None = None
+    ) -> Session[DepsT_contra, OutputT_co]:
+        """Return a conversation of this agent, kept between its runs: `await agent.session("customer-7").run("Hi")`.
+
+        Its id is `gen_ai.conversation.id` of the runs. Each principal of each tenant has conversations of its own.
+
+        Args:
+            session_id: Id of the conversation, 1 to 255 characters.
+            store: Where it is kept, an open `RunStore`; the memory of this process, as long as the agent exists, unless
+                given.
+            identity: Identity on whose behalf the runs act.
+            window: Number of messages with which a run starts at least, rounded up to whole runs; all unless given.
+
+        Raises:
+            ConfigError: an argument is invalid.
+        """
+        from pellucid.sessions import Session
+
+        return Session(self, session_id, store, identity, window)
 
     def instructions(self, function: InstructionsFunction[DepsT_contra]) -> InstructionsFunction[DepsT_contra]:
         """Add a function to the instructions, as a decorator.
