@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -12,13 +11,13 @@ from typing import Any, Final
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic_core import ValidationError, to_json
+from pydantic_core import to_json
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
-from pellucid.approvals.external import MAX_TIME, STORED_KEYS, EndedCall, ExternalRequest, ExternalResult
+from pellucid.approvals.external import STORED_KEYS, EndedCall, ExternalRequest, ExternalResult
 from pellucid.context import Identity
-from pellucid.errors import CheckpointError, ConfigError
+from pellucid.errors import CheckpointError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
 from pellucid.types import JSONObject
 
@@ -27,7 +26,6 @@ VERSION: Final = 2
 without calls of other processes.
 """
 
-_ID: Final = re.compile(r"[0-9a-f]{32}")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
@@ -121,7 +119,7 @@ class Checkpoint:
         Raises:
             CheckpointError: the data is not a checkpoint, is damaged, or has another version.
         """
-        from pellucid.approvals.stored import validated
+        from pellucid.approvals.stored import read
 
         if not isinstance(data, Mapping) or "version" not in data:
             remedy = "as a JSON object, which `json.loads` makes of a text"
@@ -133,70 +131,11 @@ class Checkpoint:
                 f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads versions 1 to "
                 f"{VERSION}"
             )
-        try:
-            checkpoint: Checkpoint = validated(Checkpoint, data)
-            fault = checkpoint._fault() if not is_partial else None
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        except ConfigError as error:
-            fault = str(error)
-        except RecursionError:
-            fault = "it is nested too deeply"
+        checkpoint: Checkpoint
+        checkpoint, fault = read(Checkpoint, data, is_partial=is_partial)
         if fault is not None:
             raise CheckpointError(f"the checkpoint is damaged: {fault}")
         return checkpoint
-
-    def _fault(self) -> str | None:
-        """Return the fault of the checkpoint, or None.
-
-        Raises:
-            CheckpointError: a nested checkpoint is damaged.
-            ConfigError: the messages or results are damaged.
-        """
-        if not _ID.fullmatch(self.id) or not self.messages or not (self.approvals or self.has_external):
-            return "its id is invalid, or it has no messages, or nothing to wait for"
-        if self.iteration < 1 or self.tool_calls < 0 or self.discoveries < 0:
-            return "a counter is out of range"
-        return self._external_fault() or self._mismatch()
-
-    def _external_fault(self) -> str | None:
-        """Return the fault of the calls of other processes, or None.
-
-        Raises:
-            ConfigError: the content of a result is damaged.
-        """
-        ids = [request.result_id for request in self.all_external]
-        if len({*ids}) < len(ids):
-            return "two external calls have the same result id"
-        for request in self.external:
-            _ = request.content_parts
-            if request.result is not None and request.result.result_id != request.result_id:
-                return f"the result of external call {request.result_id!r} has another id"
-            if not all(0 <= time < MAX_TIME for time in (request.dispatched_at, request.expires_at or 0)):
-                return f"a time of external call {request.result_id!r} is out of range"
-        return None
-
-    def _mismatch(self) -> str | None:
-        """Return the inconsistency, or None: each call of the last message has one result or one pending approval."""
-        last = self.conversation[-1]
-        in_place = [request.tool_call_id for request in self.external if request.takes_place]
-        if not (last.tool_calls or self.approvals or self.results or self.nested or in_place):
-            return None  # the model has stopped, and gets results of earlier calls
-        calls = {call.id: call.name for call in last.tool_calls if call.id}
-        if last.role != "assistant" or len(calls) < len(last.tool_calls):
-            return "its last message is not a model's answer with tool calls of unique ids"
-        nested = [request.approval_id for inner in self.nested_checkpoints.values() for request in inner.approvals]
-        own = [request for request in self.approvals if request.approval_id not in nested]
-        requested = [request.approval_id for request in self.approvals]
-        if len({*requested}) < len(requested) or len({*nested}) < len(nested) or not {*nested} <= {*requested}:
-            return "its approvals do not match its calls and nested checkpoints one to one"
-        accounted = [*self.known_results, *(request.tool_call_id for request in own), *self.nested, *in_place]
-        if sorted(accounted) != sorted(calls) or len(self.known_results) < len(self.results):
-            return "its calls do not match its results and pending approvals one to one"
-        if other := next((request for request in own if calls[request.tool_call_id] != request.tool_name), None):
-            return f"approval {other.approval_id!r} is for another tool than its call"
-        return None
 
     @property
     def has_external(self) -> bool:

@@ -21,8 +21,7 @@ class Context:
 
     ```python
     Agent("researcher", model="openai:gpt-6-sol", tools=[search], context=Context())
-    strategies = [DropResults(), Summarize("ollama:qwen3")]
-    Agent("local", model="ollama:qwen3", context=Context(window=32_768, strategies=strategies))
+    Agent("local", model="ollama:qwen3", context=Context(window=32_768, strategies=[DropResults(), DropTurns()]))
     ```
 
     A request that would take more than four fifths of the window is cut to half of it. Between two cuts requests only

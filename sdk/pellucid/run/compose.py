@@ -34,9 +34,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         PellucidError: the check of the tools ended it.
     """
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
-        messages, selection = run.conversation.messages, run.selection
-        facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
-        b.capture_input(lambda capturer: capturer.facts(facts))
+        messages, selection, digest = run.conversation.messages, run.selection, catalog.digest
+        b.capture_input(lambda c: c.facts({"catalog": digest, "messages": len(messages), "closing": closing}))
         if not closing:
             listed, catalog = catalog.bindings, await run.pausing.narrow(run, b, catalog)
             if (check := run.caller.check_tools) is not None:

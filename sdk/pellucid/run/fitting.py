@@ -113,11 +113,10 @@ class Fitting:
 
     def too_long(self) -> str:
         """Return what to say of a request that is too long although it was cut."""
-        kept = sum(step.size for step in self._view.steps if step.is_pinned)
-        fixed = self._parts[1] + self._parts[2]
+        kept, rest = sum(step.size for step in self._view.steps if step.is_pinned), self._parts[1] + self._parts[2]
         return (
             f"the request is too long for the window of {self.window:,} tokens, although it was cut as far as "
-            f"possible: instructions and tools take about {self._tokens_of(fixed):,}, messages that "
+            f"possible: instructions and tools take about {self._tokens_of(rest):,}, messages that "
             f"stay {self._tokens_of(kept):,}, the others {self._tokens_of(self._view.size - kept):,}; correct "
             "Context(window=...), lower Limits.max_result_bytes, or keep fewer messages"
         )
