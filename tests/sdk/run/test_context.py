@@ -1,0 +1,443 @@
+"""Requests that fit into the model's window: what they leave out, what stays, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import (
+    Agent,
+    ConfigError,
+    Context,
+    Decision,
+    Limits,
+    Message,
+    ModelError,
+    ModelResponse,
+    ReasoningPart,
+    Skill,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Usage,
+    semconv,
+)
+from pellucid.compaction import DropReasoning, DropResults, Summarize
+from pellucid.models import FallbackModel, Price, PriceTable
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.conversations import conversation
+from support.request_rules import broken_rules
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from pellucid import ModelRequest
+    from pellucid.events import ContextCompacted
+    from pellucid.events import InferenceStarted as RunEvent
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+LOOK = "look"
+ENDLESS = Limits(max_iterations=5_000)
+
+
+def look(size: int = 4_000) -> Tool:
+    """Return a tool with results of that many bytes."""
+
+    async def run(arguments: Any, ctx: Any) -> str:
+        return f"{arguments.get('number')}:".ljust(size, "x")
+
+    return Tool(name=LOOK, description="Look.", run=run)
+
+
+_COUNTED: dict[int, tuple[Message, int]] = {}
+
+
+def tokens_of(messages: Sequence[Message]) -> int:
+    """Return the tokens of messages, as the models of these tests count them: more than are estimated."""
+    for message in messages:
+        if id(message) not in _COUNTED:
+            _COUNTED[id(message)] = message, len(json.dumps(message.to_dict())) // 3
+    return sum(_COUNTED[id(message)][1] for message in messages)
+
+
+def looking(times: int, others: Mapping[int, ToolCall] | None = None) -> FunctionModel:
+    """Return a model that looks so many times, or makes `others` of its calls, and then answers; it counts tokens."""
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        number = len(model.requests)
+        call = (others or {}).get(number, ToolCall(LOOK, {"number": number}, f"call_{number}"))
+        message = Message("assistant", [call] if number <= times else "Seen.")
+        usage = Usage(input_tokens=tokens_of(request.messages), output_tokens=tokens_of([message]))
+        return ModelResponse(message=message, usage=usage, finish_reason="tool_call" if number <= times else "stop")
+
+    model = FunctionModel(answer)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def counted() -> Iterator[None]:
+    """Forget the messages of a test."""
+    yield
+    _COUNTED.clear()
+
+
+def compactions(agent: Agent[Any, Any]) -> list[ContextCompacted]:
+    """Return a list that gets the cuts of an agent's runs."""
+    cuts: list[ContextCompacted] = []
+    agent.on("context.compacted", cuts.append)
+    return cuts
+
+
+def texts(request: ModelRequest) -> str:
+    """Return all that a request says."""
+    return json.dumps([message.to_dict() for message in request.messages])
+
+
+def turns(number: int, size: int = 2_000) -> list[Message]:
+    """Return a conversation of so many turns."""
+    return [
+        message
+        for turn in range(number)
+        for message in (Message("user", f"question {turn}"), Message("assistant", f"answer {turn} ".ljust(size, "y")))
+    ]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_long_run_stays_within_the_window() -> None:
+    """2,000 iterations with results of 20 kB: each request fits, vendors accept it, and a late one costs no more."""
+    model, executed = looking(2_000), dict.fromkeys((1_200, 1_900), 0)
+    agent = Agent("a", model=model, tools=[look(20_000)], limits=ENDLESS, context=Context(window=100_000))
+    cuts = compactions(agent)
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        executed[started] += event == "call" and "/sdk/pellucid/" in frame.f_code.co_filename
+
+    def observe(event: RunEvent) -> None:
+        nonlocal started
+        if event.iteration in executed:
+            started = event.iteration
+            sys.setprofile(count)
+        elif event.iteration == started + 70:
+            sys.setprofile(None)
+
+    started = -100
+    agent.on("inference.started", observe)
+    result = await within(agent.run("go"), 300)
+    assert (result.output, len(result.messages)) == ("Seen.", 4_002)
+    assert all(len(str(part.response)) == 20_000 for message in result.messages for part in message.tool_results)
+    assert max(tokens_of(request.messages) for request in model.requests) < 100_000
+    assert 100 < len(cuts) < 500
+    assert executed[1_900] < 1.1 * executed[1_200]
+    assert [problem for cut in cuts for problem in broken_rules(model.requests[cut.iteration - 1])] == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("window", [2_000, 8_000, 30_000])
+async def test_vendors_accept_what_is_left(window: int) -> None:
+    """Of any conversation that they accept: calls keep their results, and nothing is empty."""
+    model = FunctionModel(lambda _: "ok")
+    agent = Agent("a", model=model, context=Context(window=window))
+    cuts = compactions(agent)
+    for seed in range(100):
+        *history, last = conversation(seed)
+        await within(agent.run(last, history=history))
+        assert (seed, broken_rules(model.requests[-1])) == (seed, [])
+    assert len(cuts) > 20
+
+
+async def test_requests_between_cuts_share_their_prefix() -> None:
+    """So that vendors' caches are used: a request is cut seldom and far."""
+    model = looking(60)
+    agent = Agent("a", model=model, tools=[look()], limits=ENDLESS, context=Context(window=30_000))
+    cuts = compactions(agent)
+    await within(agent.run("go"))
+    pairs = zip(model.requests, model.requests[1:], strict=False)
+    changed = sum(later.messages[: len(earlier.messages)] != earlier.messages for earlier, later in pairs)
+    assert changed == len(cuts)
+    assert 0 < len(cuts) < 10
+    assert all(cut.tokens_after <= 15_000 for cut in cuts)
+
+
+async def test_a_cut_is_recorded(telemetry: Captured) -> None:
+    """On the span of the request that is cut: which messages, by which strategy, and tokens; also as metrics."""
+    agent = Agent("a", model=looking(12), tools=[look()], limits=ENDLESS, context=Context(window=12_000))
+    cuts = compactions(agent)
+    await within(agent.run("go"))
+    spans = telemetry.find("compose_request")
+    first = next(span for span in spans if attributes(span)[semconv.COMPOSE_LEFT_OUT])
+    output = json.loads(attributes(first)[semconv.OUTPUT])["context"]
+    cut = output["cut"]
+    assert (output["window"], output["tokens"]) == (12_000, attributes(first)[semconv.COMPOSE_TOKENS])
+    assert (cut["tokens_before"], cut["tokens_after"]) == (cuts[0].tokens_before, cuts[0].tokens_after)
+    assert [each["strategy"] for each in cut["strategies"]] == list(cuts[0].strategies) == ["DropResults"]
+    [[begin, end]] = cut["strategies"][0]["messages"]
+    assert (begin, end - begin + 1) == (1, cuts[0].messages)
+    assert attributes(spans[0])[semconv.COMPOSE_LEFT_OUT] == 0
+    dropped = telemetry.metric(semconv.DROPPED_MESSAGES.name)
+    assert sum(point.value for point in dropped) == sum(cut.messages for cut in cuts)
+    parts = {dict(point.attributes)[semconv.COMPOSE_PART] for point in telemetry.metric(semconv.REQUEST_TOKENS.name)}
+    assert parts == {"instructions", "tools", "results", "summary", "messages"}
+
+
+async def test_results_become_stubs() -> None:
+    """A stub names the tool and the size; short results, the last ones and the conversation stay as they are."""
+    model = looking(12)
+    agent = Agent("a", model=model, tools=[look()], limits=ENDLESS, context=Context(window=12_000))
+    result = await within(agent.run("go"))
+    stub = "[left out: the result of look, 4,002 bytes]"
+    said = [part.response for message in model.requests[-1].messages for part in message.tool_results]
+    assert said[0] == stub
+    assert said[-1] == "12:".ljust(4_000, "x")
+    assert stub not in texts(ModelRequestOf(result.messages))
+
+
+class ModelRequestOf:
+    """What `texts` reads of a request."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages = messages
+
+
+async def test_reasoning_is_left_out() -> None:
+    """Of old answers only, and an answer that was nothing else is gone with it."""
+    history = [
+        message
+        for number in range(10)
+        for message in (
+            Message("user", f"question {number}"),
+            Message("assistant", [ReasoningPart("z" * 4_000), TextPart(f"answer {number}")]),
+        )
+    ]
+    model = ScriptedModel("ok")
+    await within(
+        Agent("a", model=model, context=Context(window=8_000, strategies=[DropReasoning()])).run("go", history=history)
+    )
+    [request] = model.requests
+    assert [len(message.parts) for message in request.messages if message.role == "assistant"][0] == 1  # noqa: RUF015
+    assert [message.text for message in request.messages] == [*(message.text for message in history), "go"]
+    assert "zzz" in texts(request)
+
+
+async def test_turns_are_left_out_as_a_whole() -> None:
+    """A note tells the model; the first message of the user and the last turns stay."""
+    model, history = ScriptedModel("ok"), turns(20)
+    await within(Agent("a", model=model, context=Context(window=8_000)).run("last", history=history))
+    said = [message.text.strip("y ") for message in model.requests[0].messages]
+    gone = 2 * 20 + 1 - (len(said) - 1)
+    assert said[:2] == ["question 0", f"[{gone} earlier messages are left out here.]"]
+    assert said[2].startswith("question ")
+    assert said[-3:] == ["question 19", "answer 19", "last"]
+
+
+async def test_what_is_kept_stays() -> None:
+    """Messages by a predicate, with their calls and results; and loaded skills."""
+    refunds = Skill("refunds", "Refunds.", "Look up the order first. " * 40)
+    model = looking(30, {2: ToolCall("load_skill", {"skill_id": "refunds"}, "load")})
+    context = Context(window=9_000, keep=lambda message: any(part.id == "call_3" for part in message.tool_results))
+    agent = Agent("a", model=model, tools=[look()], skills=[refunds], limits=ENDLESS, context=context)
+    await within(agent.run("go"))
+    request = model.requests[-1]
+    assert refunds.body in texts(request)
+    assert "3:xxx" in texts(request)
+    assert "4:xxx" not in texts(request)
+    assert broken_rules(request) == []
+
+
+async def test_a_summary_is_extended(telemetry: Captured) -> None:
+    """It takes the place of what is left out, is a `chat` within `compose_request`, and counts as the run's."""
+    summaries: list[ModelRequest] = []
+
+    def summarize(request: ModelRequest) -> ModelResponse:
+        summaries.append(request)
+        usage = Usage(input_tokens=7, output_tokens=3)
+        return ModelResponse(message=Message("assistant", f"summary {len(summaries)}"), usage=usage)
+
+    strategy = Summarize(FunctionModel(summarize, name="small"))
+    model = looking(30)
+    context = Context(window=9_000, strategies=[strategy])
+    agent = Agent("a", model=model, tools=[look()], limits=ENDLESS, context=context)
+    cuts = compactions(agent)
+    streamed = []
+    async with agent.stream("go") as events:
+        async for event in events:
+            if event.name == "inference.delta":
+                streamed.append(event)
+    assert len(summaries) == len(cuts) >= 2
+    assert "<summary_so_far>\nsummary 1\n" in summaries[1].messages[0].text
+    assert f"]\nsummary {len(summaries)}" in texts(model.requests[-1]).replace("\\n", "\n")
+    assert broken_rules(model.requests[-1]) == []
+    composed = {span.context.span_id for span in telemetry.find("compose_request")}
+    chats = [span for span in telemetry.find("chat") if span.parent is not None and span.parent.span_id in composed]
+    assert [attributes(span)[semconv.REQUEST_MODEL] for span in chats] == ["small"] * len(summaries)
+    expected = sum(tokens_of(request.messages) for request in model.requests) + 7 * len(summaries)
+    assert events.result.usage.input_tokens == expected
+    assert all(cut.summary_digest for cut in cuts)
+    assert not any("summary" in event.content for event in streamed)
+
+
+async def test_other_runs_with_the_same_history_use_the_same_summary() -> None:
+    """And leave out the same, so that the prompt cache of the conversation is used from run to run."""
+    small = FunctionModel(lambda _: "what was said")
+    model = FunctionModel(lambda _: "ok")
+    agent = Agent("a", model=model, context=Context(window=8_000, strategies=[Summarize(small)]))
+    history = turns(20)
+    for number in range(4):
+        result = await within(agent.run(f"more {number}", history=history))
+        history = list(result.messages)
+    assert len(small.requests) == 1
+    first, *others = (request.messages for request in model.requests)
+    assert all(other[: len(first)] == first for other in others)
+
+
+async def test_a_failed_summary_does_not_fail_the_run() -> None:
+    """The messages are left out all the same."""
+    failing = ScriptedModel(*[ModelError("small", "no", error_kind="unavailable")] * 9, name="small")
+    model = ScriptedModel("ok")
+    agent = Agent("a", model=model, context=Context(window=8_000, strategies=[Summarize(failing)]))
+    assert (await within(agent.run("go", history=turns(20)))).output == "ok"
+    assert "earlier messages are left out here.]" in texts(model.requests[0])
+
+
+def too_long() -> ModelError:
+    """Return the error of an adapter."""
+    return ModelError(
+        "scripted", "too long", error_type="context_length_exceeded", error_kind="invalid_request", status=400
+    )
+
+
+async def test_a_request_that_is_too_long_is_cut_and_repeated(telemetry: Captured) -> None:
+    """Once, further than usual, with a `compose_request` of its own; the run goes on."""
+    model = ScriptedModel(too_long(), "ok")
+    agent = Agent("a", model=model, context=Context(window=20_000))
+    cuts = compactions(agent)
+    assert (await within(agent.run("go", history=turns(20)))).output == "ok"
+    first, second = model.requests
+    assert len(second.messages) < len(first.messages)
+    assert len(cuts) == 1
+    assert len(telemetry.find("compose_request")) == 2
+    assert broken_rules(second) == []
+
+
+@pytest.mark.parametrize("history", [0, 20])
+async def test_a_request_that_stays_too_long_fails_with_a_remedy(history: int) -> None:
+    """After one repetition, or at once if nothing can be left out: the error says what takes how many tokens."""
+    model = ScriptedModel(*[too_long()] * 2)
+    agent = Agent("a", model=model, context=Context(window=20_000))
+    with pytest.raises(ModelError, match=r"too long for the window of 20,000 tokens.* lower Limits") as caught:
+        await within(agent.run("go", history=turns(history)))
+    assert caught.value.error_type == "context_length_exceeded"
+    assert len(model.requests) == (2 if history else 1)
+
+
+async def test_a_resumed_run_leaves_out_the_same() -> None:
+    """The checkpoint has the whole conversation, and where it was cut."""
+    pay = Tool(name="pay", description="Pay.", run=look().run, needs_approval=True)
+    model = looking(20, {20: ToolCall("pay", {"number": 1}, "pay")})
+    agent = Agent("a", model=model, tools=[look(), pay], limits=ENDLESS, context=Context(window=12_000))
+    paused = await within(agent.run("go"))
+    assert paused.status == "awaiting_approval"
+    assert paused.checkpoint is not None
+    checkpoint = json.loads(json.dumps(paused.checkpoint))
+    resumed = await within(agent.resume(checkpoint, decisions=[Decision.approve(paused.approvals[0].approval_id)]))
+    assert resumed.output == "Seen."
+    before, after = model.requests[19:21]
+    assert after.messages[: len(before.messages)] == before.messages
+    assert len(before.messages) < len(resumed.messages)
+    assert texts(before).count("left out") > 3
+
+
+async def test_a_budget_counts_what_is_sent() -> None:
+    """A limit of tokens is not reached early because the conversation is longer than the requests."""
+    model = looking(40)
+    prices = PriceTable({"function": Price(input=1.0, output=8.0)})
+    limits = Limits(max_iterations=5_000, max_tokens=2_000_000, max_cost=9.0)
+    agent = Agent("a", model=model, tools=[look()], limits=limits, prices=prices, context=Context(window=12_000))
+    result = await within(agent.run("go"))
+    assert (result.status, len(model.requests)) == ("completed", 41)
+
+
+async def test_the_smallest_window_counts() -> None:
+    """Of several models, each of which may get the request; windows are published, or corrected by name."""
+    names = {"pellucid.testing:one": 50_000, "two": 9_000}
+    model = FallbackModel(FunctionModel(lambda _: "ok", name="one"), FunctionModel(lambda _: "ok", name="two"))
+    agent = Agent("a", model=model, context=Context(window=names))
+    cuts = compactions(agent)
+    await within(agent.run("go", history=turns(20)))
+    assert cuts[0].tokens_after <= 4_500
+
+
+class Torn:
+    """A strategy that leaves out calls and not their results."""
+
+    def narrow(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the results."""
+        return [message for message in messages if message.role == "tool"]
+
+
+async def test_calls_and_results_stay_together() -> None:
+    """A strategy that separates them ends the run, and is named."""
+    agent = Agent(
+        "a",
+        model=looking(20),
+        tools=[look()],
+        limits=ENDLESS,
+        context=Context(window=9_000, strategies=[Torn()]),
+    )
+    with pytest.raises(ConfigError, match="Torn of Context separates calls"):
+        await within(agent.run("go"))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"window": 0}, "give tokens"),
+        ({"window": {"a": "big"}}, "give tokens"),
+        ({"keep": 3}, "give a function of a Message"),
+        ({"strategies": []}, r"such as \[DropResults"),
+        ({"strategies": [DropResults]}, "not a strategy"),
+        ({"strategies": [lambda messages: messages]}, "not a strategy"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], problem: str) -> None:
+    """When they are given."""
+    with pytest.raises(ConfigError, match=problem):
+        Context(**options)
+
+
+@pytest.mark.parametrize(
+    ("context", "problem"),
+    [
+        (100_000, r"give Context\(window=...\)"),
+        (Context(), "the window of model 'scripted' of pellucid.testing is unknown"),
+        (Context(window={"other": 9_000}), "is unknown"),
+        (Context(window=1_000), "leaves no room"),
+    ],
+)
+def test_an_agent_checks_its_window(context: Any, problem: str) -> None:
+    """When it is made."""
+    with pytest.raises(ConfigError, match=problem):
+        Agent("a", model=ScriptedModel("ok"), context=context, settings={"max_tokens": 2_000})
+
+
+def test_rules_of_vendors_are_held() -> None:
+    """The rules that these tests hold requests to find a result without its call, and a call without its result."""
+    call, result = ToolCall(LOOK, {}, "c"), ToolResult("c", "r", name=LOOK)
+    asked, said = Message("user", "go"), Message("assistant", [call])
+
+    def problems(*messages: Message) -> set[str]:
+        from pellucid import ModelRequest
+
+        return {problem.partition(":")[0] for problem in broken_rules(ModelRequest(messages=messages))}
+
+    assert problems(asked, said, Message("tool", [result])) == set()
+    assert problems(asked, said, asked) == {"anthropic", "openai", "chat", "gemini"}
+    assert problems(asked, Message("tool", [result])) >= {"anthropic", "openai", "chat"}
+    assert problems(said, Message("tool", [result])) >= {"anthropic", "gemini"}
