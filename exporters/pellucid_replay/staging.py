@@ -11,6 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from pellucid import semconv
+from pellucid.compaction import Context, Summarize
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.models import Model
 from pellucid.models.alternatives import candidates
@@ -53,6 +54,7 @@ def staged(setup: Setup, playback: Playback) -> Setup:
     return replace(
         setup,
         model=setup.model if "model" in live else _model(setup.model, playback),
+        context=setup.context if "model" in live or setup.context is None else _context(setup.context, playback),
         reliability=_without_waiting(setup.reliability) if setup.reliability is not None else None,
         listers=tuple(_lister(lister, playback, agents) for lister in setup.listers),
         limits=limits,
@@ -67,6 +69,16 @@ def _model(model: Model, playback: Playback) -> Model:
     if isinstance(model, FallbackModel):
         return FallbackModel(*models, on=model._on)  # noqa: SLF001  (its twin)
     return models[0]
+
+
+def _context(context: Context, playback: Playback) -> Context:
+    """Return the option `context` with summaries from the tape."""
+    strategies = [
+        Summarize(_model(each.model, playback), max_tokens=each.max_tokens) if isinstance(each, Summarize) else each
+        for each in context.strategies
+    ]
+    twin: Context = replace(context, strategies=strategies)
+    return twin
 
 
 def _without_waiting(reliability: Reliability) -> Reliability:

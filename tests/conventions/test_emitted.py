@@ -12,10 +12,12 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
+    Context,
     Decision,
     DiscoveryContext,
     DiscoveryProvider,
     Limits,
+    Message,
     ModelError,
     Reliability,
     Tool,
@@ -100,6 +102,12 @@ async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
     with serving(make_app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub") as provider:
             await call(provider, *tools)
+
+
+async def beyond_the_window() -> None:
+    """Run an agent whose conversation does not fit into the window."""
+    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
+    await Agent("a", model=ScriptedModel("ok"), context=Context(window=9_000)).run("go", history=history)
 
 
 async def to_a_limit() -> None:
@@ -199,6 +207,7 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))
         await to_a_limit()
+        await beyond_the_window()
         await with_openai()
         gauges = await in_store(tmp_path, telemetry)
         await over_mcp(modern_server().streamable_http_app, "refuse")

@@ -101,6 +101,7 @@ def _facets(content: RunContent, span: SpanRow) -> Iterator[tuple[str, Any]]:
         yield "catalogue digest", span.attributes.get(semconv.CATALOG_DIGEST)
     else:
         yield "tools offered", span.attributes.get(semconv.COMPOSE_TOOLS)
+        yield "messages left out", span.attributes.get(semconv.COMPOSE_LEFT_OUT)
         yield "tools denied", span.attributes.get(semconv.COMPOSE_DENIED)
     yield "outcome", {"status": span.status, "error": span.error_type, "message": span.error}
 

@@ -37,6 +37,7 @@ class ModelCall:
     span: SpanRow
     messages: int | None
     tools: int | None
+    left_out: int
     finish: str
 
     def get(self, attribute: str) -> Any:
@@ -140,5 +141,6 @@ def _model_calls(spans: Sequence[SpanRow]) -> list[ModelCall]:
             reasons = span.attributes.get(semconv.RESPONSE_FINISH_REASONS)
             finish = ", ".join(map(str, reasons)) if isinstance(reasons, list) else ""
             messages, tools = attributes.get(semconv.COMPOSE_MESSAGES), attributes.get(semconv.COMPOSE_TOOLS)
-            calls.append(ModelCall(len(calls) + 1, span, messages, tools, finish or span.status))
+            left_out = attributes.get(semconv.COMPOSE_LEFT_OUT, 0)
+            calls.append(ModelCall(len(calls) + 1, span, messages, tools, left_out, finish or span.status))
     return calls

@@ -48,7 +48,7 @@ class _FittedInference(Inference):
         except ModelError as error:
             if error.error_type != TOO_LONG or self.is_seen:
                 raise
-            shorter = await fitting.again(self.request) if not self.is_repeated else None
+            shorter = await fitting.again(self.request, self.catalog) if not self.is_repeated else None
             self.is_repeated = True
             if shorter is None:
                 raise _too_long(error, fitting) from error

@@ -16,6 +16,7 @@ from pellucid.messages import Message, ToolResult
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.run.token_count import BYTES, TokenCount, estimate, overhead
 from pellucid.telemetry import COMPOSE, Boundary, boundary
+from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
 
 CUT_AT: Final = 0.8
@@ -91,7 +92,7 @@ class Fitting:
         request = replace(request, messages=self.view())
         return request, {**facts, "context": self._record(b, cut)}
 
-    async def again(self, request: ModelRequest) -> ModelRequest | None:
+    async def again(self, request: ModelRequest, catalog: Catalog) -> ModelRequest | None:
         """Return a request that was too long for the vendor, cut once more and further; None if nothing can be cut."""
         self._ratio = max(self._ratio, self.window / max(1, self._estimated()))
         self.count.counted = None
@@ -99,7 +100,8 @@ class Fitting:
             before = self._tokens()
             cut = await self._report(b, before, self._apply(self._goal / 2, 1))
             shorter = replace(request, messages=self.view())
-            b.note(message_count=len(shorter.messages), tool_count=len(request.tools))
+            offered = {"tool_count": len(request.tools), "tool_tokens": catalog.tokens if request.tools else 0}
+            b.note(message_count=len(shorter.messages), catalog_digest=catalog.digest, **offered)
             facts: dict[str, JSONValue] = {"messages": len(shorter.messages), "context": self._record(b, cut)}
             b.capture_output(lambda capturer: capturer.facts(facts))
         return shorter if cut else None
@@ -185,7 +187,9 @@ class Fitting:
 
     def _set_note(self) -> None:
         gone = f"{self._view.gone} earlier messages"
-        if self._summary is None:
+        if not self._view.gone:
+            self._view.set_note(None)
+        elif self._summary is None:
             self._view.set_note(f"[{gone} are left out here.]")
         else:
             self._view.set_note(f"[Summary of {gone}, which are left out here]\n{self._summary}")

@@ -144,13 +144,19 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
     # Spans of a combined provider's parts are its children; all other phases of a run are children of the run. What
     # belongs to no run, such as a request to an MCP server of ours, may be below any.
     is_nested = seen.phase.name == parent.phase.name == semconv.DISCOVERY
-    is_in_place = (parent.phase.name == semconv.RUN or is_nested) and parent.run == seen.run
+    is_below = parent.phase.name == semconv.RUN or is_nested or _is_summary(seen, parent)
+    is_in_place = is_below and parent.run == seen.run
     if seen.run is not None and not is_in_place:
         yield f"{seen} is below {parent}"
     if parent.trace != seen.trace:
         yield f"{seen} is in another trace than {parent}"
     if seen.start < parent.start or seen.end > parent.end:
         yield f"{seen} does not lie within {parent} in time"
+
+
+def _is_summary(seen: Seen, parent: Seen | None) -> bool:
+    """Return whether a model call makes the summary of what a request leaves out."""
+    return parent is not None and (seen.phase.name, parent.phase.name) == (semconv.INFERENCE, semconv.COMPOSE)
 
 
 def _awaited(seen: Seen, parent: Seen) -> Iterator[str]:
@@ -185,6 +191,11 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
     for seen in spans:
         if seen.phase.name not in (semconv.RUN, semconv.AWAIT):
             by_iteration[seen.iteration].append(seen)
+    inner = {seen.id: seen for seen in spans}
+    by_iteration = {
+        number: [seen for seen in group if not _is_summary(seen, inner.get(seen.parent or ""))]
+        for number, group in by_iteration.items()
+    }
     # A resumed run starts in the iteration in which it paused, with the waiting calls.
     resumed = semconv.RESUMED_FROM in roots[0].attributes
     first = min(by_iteration, default=1) if resumed else 1
@@ -220,7 +231,8 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
         yield f"run {run} called no provider in iteration {group[0].iteration}"
     calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
     first_attempts = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
-    if counts[semconv.COMPOSE] > 2 or first_attempts > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
+    # The second is a closing answer; each may be composed anew if it is too long for the model's window.
+    if counts[semconv.COMPOSE] > 4 or first_attempts > min(2, counts[semconv.COMPOSE]):  # noqa: PLR2004
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     yield from _attempts(calls)
     yield from _turns(group)
