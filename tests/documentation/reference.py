@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 END: Final = "<!-- end -->"
+PLAIN: Final = re.compile(r"^(::: [\w.]+(?:\n    .*)*)$", re.MULTILINE)
 MARKED: Final = re.compile(rf"<!-- (?P<directive>::: (?P<name>[\w.]+).*?) -->\n.*?{END}", re.DOTALL)
 WIDTH: Final = 100
 """Characters of a signature; a longer one has a line for each parameter."""
@@ -40,13 +41,13 @@ def directives(page: str) -> str:
 
 
 def written(page: str) -> str:
-    """Return a page with the reference of each of its names written anew."""
+    """Return a page with the reference of each of its names written anew, and of each directive that has none yet."""
 
     def section(found: re.Match[str]) -> str:
         text = "\n\n".join(_rendered(_found(found["name"]), found["name"], 2))
         return f"<!-- {found['directive']} -->\n\n{text}\n\n{END}"
 
-    return MARKED.sub(section, page)
+    return MARKED.sub(section, PLAIN.sub(rf"<!-- \1 -->\n{END}", directives(page)))
 
 
 @cache

@@ -298,7 +298,7 @@ class SharedInference(BudgetedInference):
         self.budget.reported.add(key)
         value, used = shared.figures(limit)
         span, name = get_current_span(), shared.budget.name
-        facts = {BUDGET_NAME: name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used}
+        facts: dict[str, Any] = {BUDGET_NAME: name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used}
         scope.add_event(span, BudgetLow.name, {**facts, BUDGET_IS_REFUSED: is_refused})
         payload = {"budget": name, "limit": limit, "value": value, "used": used, "period": shared.state.period}
         scope.emit(BudgetLow, span.get_span_context(), {**payload, "is_refused": is_refused})

@@ -63,7 +63,6 @@ async def test_each_run_continues_the_ones_before(telemetry: Captured, kept: Run
 
 async def test_a_window_has_whole_runs(kept: RunStore | None) -> None:
     """At least so many messages are loaded, and no call without its result; the conversation stays whole."""
-    look = Tool(name="look", description="Look.", run=anyio.sleep)
 
     def answer(request: ModelRequest) -> Any:
         return ToolCall("look", {}) if request.messages[-1].role == "user" else "done"
