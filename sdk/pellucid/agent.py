@@ -67,9 +67,9 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         name: Value of `gen_ai.agent.name`.
         output: Type of the answers, if they are not text: any type that pydantic can validate. An answer that does not
             fit is sent back to the model once, with the problem.
-        **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `policy`,
-            `telemetry`, `description`, `version`, `prices`, `reliability`, `collisions`, `registry_mode`, `pin` and
-            `warm`; described in `AgentOptions`.
+        **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `budget`,
+            `context`, `policy`, `telemetry`, `description`, `version`, `prices`, `reliability`, `collisions`,
+            `registry_mode`, `pin` and `warm`; described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -143,7 +143,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         Args:
             input: A text, a message, or a sequence of messages.
             deps: Value that tools receive as `ctx.deps`; type checkers require it if the agent has a type of `deps`.
-            **options: `history`, `identity` and `signal`; described in `RunOptions`.
+            **options: `history`, `identity`, `signal` and `budget`; described in `RunOptions`.
 
         Raises:
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
@@ -219,7 +219,8 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
             checkpoint: `RunResult.checkpoint` of the paused run. It is trusted: store it where nobody else can change
                 it.
             deps: Value that tools receive as `ctx.deps`, as in `run`.
-            **options: `decisions`, `results`, `identity`, `signal` and `claims`; described in `ResumeOptions`.
+            **options: `decisions`, `results`, `identity`, `signal`, `budget` and `claims`; described in
+                `ResumeOptions`.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit the schema.
