@@ -228,8 +228,13 @@ class RunBudget:
         return plus(self.need(plan, plan.least), kept), plus(self.need(plan, plan.most), kept), alone
 
     def refusal(self, plan: Plan) -> str | None:
-        """Return the name of a limit that even the shortest call would exceed, or None."""
-        return self._exceeded(self.need(plan, plan.least))
+        """Return the name of a limit of runs that even the shortest call would exceed, or None.
+
+        Stores of shared budgets are asked themselves: what a process knows of them may be old.
+        """
+        need = self.need(plan, plan.least)
+        exceeded = (account.exceeded(plus(need, kept)) for account, kept in self.accounts())
+        return next(filter(None, exceeded), None)
 
     def refuse(self, shared: SharedAccount, limit: str) -> str:
         """Note that a shared budget has refused a call, and return the reason for the run to end."""

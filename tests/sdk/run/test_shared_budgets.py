@@ -396,6 +396,16 @@ async def test_an_expired_reservation_counts_as_spent(accounts: BudgetStore) -> 
     assert (await reserve(accounts, "next", 60.0)).granted is not None
 
 
+async def test_an_estimate_that_is_corrected(accounts: BudgetStore) -> None:
+    """Runs that were refused because of it go on: what a process knew of the account is not the last word."""
+    budget = Budget("kept", tokens=2_000, store=accounts)
+    agent, need = agent_of(metered(), budget=budget), Amounts(0, 2_000, 1)
+    await accounts.reserve_budget("slow", "kept", None, budget.limits, Need(need, need), 0.0)
+    assert [(await within(agent.run("go"))).stop_reason for _ in range(2)] == ["budget"] * 2
+    await accounts.settle_budget("slow", Amounts(0, 10, 1))
+    assert (await within(agent.run("go"))).stop_reason == "stop"
+
+
 # --- options and failures ---------------------------------------------------------------------------------------------
 
 
