@@ -75,7 +75,7 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     """Value of `gen_ai.agent.description`."""
 
     version: str | None
-    """Value of `gen_ai.agent.version`, such as a release or a commit, on spans and metrics of runs; none by default."""
+    """Value of `gen_ai.agent.version`, such as a release, on the spans and metrics of runs; none by default."""
 
     prices: Prices | None
     """Prices of model calls; the vendors' published prices unless given."""

@@ -197,6 +197,40 @@ async def test_approvals_are_decided(scene: Scene, form: str) -> None:
         assert none.status_code == 400
 
 
+@pytest.mark.parametrize("name", ["input", "arguments"])
+async def test_a_decision_has_input_under_its_new_and_its_old_name(scene: Scene, name: str) -> None:
+    """The answer to the old name says that it is deprecated; both at once are refused, and nothing is decided."""
+    seen: list[Any] = []
+    pay = Tool(name="pay", run=lambda arguments, _ctx: seen.append(arguments), needs_approval=True)
+    agent = Agent("a", model=ScriptedModel(ToolCall("pay", {"to": "Ann"}), "done"), tools=[pay])
+    async with scene.serve(agent):
+        answer = await scene.http.post("/runs", json={"input": "Hi"})
+        (request,) = answer.json()["approvals"]
+        decision = {"approvalId": request["approvalId"], "approved": True}
+        path = f"{answer.headers['location']}/approvals"
+        both = await scene.http.post(path, json={"decisions": [{**decision, "input": {}, "arguments": {}}]})
+        assert (both.status_code, both.json()["path"]) == (400, "decisions.0.arguments")
+        decided = await scene.http.post(path, json={"decisions": [{**decision, name: {"to": "Bob"}}]})
+        assert decided.status_code == 200
+        assert ("deprecation" in decided.headers) is (name == "arguments")
+        rest = await scene.http.get(f"{answer.headers['location']}/events?wait=true")
+    assert seen == [{"to": "Bob"}]
+    told = {kind: data for _, kind, data in events(rest.text)}
+    assert told["approval.requested"].keys() == {"approvalId", "toolName", "time"}
+    assert told["approval.decided"].keys() == {"approvalId", "approved", "time"}
+    assert {"inputTokens", "outputTokens", "byModality"} <= told["run"]["usage"].keys()
+
+
+async def test_the_document_has_the_version_of_the_names(scene: Scene) -> None:
+    """Clients can tell the dialect; the old name of a member is deprecated in it."""
+    async with scene.serve(Agent("a", model=ScriptedModel("done"))):
+        document = (await scene.http.get("/openapi.json")).json()
+    assert document["info"]["x-dialect"] == 2
+    schemas = document["components"]["schemas"]
+    assert schemas["DecisionBody"]["properties"]["arguments"]["deprecated"] is True
+    assert {"inputTokens", "cost", "byModality"} <= schemas["Usage"]["properties"].keys()
+
+
 async def test_callers_see_their_own_runs(scene: Scene) -> None:
     """The application says who calls; runs of others do not exist for them."""
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
+from pydantic.alias_generators import to_camel
+
 from pellucid.failures import error_type_of
 from pellucid.providers.combination import Combined
 from pellucid.providers.listing import Answers, Lister
@@ -58,7 +60,8 @@ class Readiness:
 
     def to_dict(self) -> JSONObject:
         """Return it as JSON, for the answer of a health check."""
-        return asdict(self)
+        hubs = [{to_camel(name): value for name, value in asdict(hub).items()} for hub in self.hubs]
+        return {"isReady": self.is_ready, "hubs": hubs}
 
 
 def readiness_of(listers: Iterable[Lister]) -> Readiness:

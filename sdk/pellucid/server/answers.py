@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.responses import JSONResponse
+
+DEPRECATED: Final[Mapping[str, str]] = {"Deprecation": "@1795737600"}
+"""Header of answers to requests with an old name of a member (RFC 9745): read until the next minor version."""
 
 
 class JSONAnswer(JSONResponse):

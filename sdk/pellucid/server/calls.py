@@ -17,7 +17,7 @@ from starlette.routing import Route
 from pellucid.durable import CallRecord, CallTokens, DurableRuns, Settlement
 from pellucid.durable.runs.tokens import PREFIX, CallGrant
 from pellucid.server.access import Access
-from pellucid.server.answers import JSONAnswer
+from pellucid.server.answers import DEPRECATED, JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import grant_of, token_of, unknown_call
 from pellucid.server.problems import Problem
@@ -109,7 +109,10 @@ class CallEndpoints:
         settlement = await self._runs.settle(
             grant.result_id, output=output, error=body.error, status=body.status, run_id=grant.run_id
         )
-        return _answered(grant.result_id, settlement)
+        answer = _answered(grant.result_id, settlement)
+        if "response" in body.model_fields_set:
+            answer.headers.update(DEPRECATED)
+        return answer
 
     async def _heartbeat(self, request: Request) -> Response:
         result_id, body = await self._admitted(request, HeartbeatBody)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal, TypeAlias
 
-from pellucid.durable.states.bodies import camel_case, usage_json
+from pydantic.alias_generators import to_camel
+
+from pellucid.durable.states.bodies import usage_json
 from pellucid.errors import ConfigError
 from pellucid.events import Event, InferenceDelta
 from pellucid.messages import Usage
@@ -98,13 +100,18 @@ class EventView:
 def event_json(event: Event, names: Collection[str] | None = None) -> JSONObject:
     """Return the fields of an event, or those of some names; never the identity."""
     return {
-        _NAMES.get(field.name) or camel_case(field.name): _value(getattr(event, field.name))
+        api_name(field.name): _value(getattr(event, field.name))
         for field in fields(event)
         if field.name != "identity" and (names is None or field.name in names)
     }
 
 
-_NAMES: Final[Mapping[str, str]] = {"arguments": "input"}
+def api_name(name: str) -> str:
+    """Return the name of a field of an event in the API."""
+    return _NAMES.get(name) or to_camel(name)
+
+
+_NAMES: Final[Mapping[str, str]] = {"arguments": "input", "tool": "toolName"}
 """Names that the API does not take from the code."""
 
 

@@ -18,6 +18,7 @@ from pellucid.durable.states.bodies import state_json
 from pellucid.errors import StoreUnavailable, UnknownRun
 from pellucid.events import InferenceDelta
 from pellucid.server.draining import Draining
+from pellucid.server.event_json import api_name
 from pellucid.server.problems import Problem
 
 _log = logging.getLogger("pellucid.server")
@@ -111,7 +112,8 @@ def position(request: Request) -> int:
 
 
 def _event(event: RunEvent) -> bytes:
-    return encoded(event.type, {**event.data, "time": event.time}, event.seq)
+    data = {api_name(name): value for name, value in event.data.items()}
+    return encoded(event.type, {**data, "time": event.time}, event.seq)
 
 
 def _piece(piece: RunDelta) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
 from pellucid.durable.runs.conversations import MAX_PAGE
+from pellucid.messages import Usage
 from pellucid.server.bodies import Body
 from pellucid.server.calls import CallCancelBody, CompleteBody, HeartbeatBody, ProgressBody
 from pellucid.server.event_stream import MAX_DIGITS
@@ -17,6 +19,9 @@ from pellucid.server.submissions import RunBody, SubmitBody
 from pellucid.version import __version__
 
 Schema = dict[str, Any]
+
+DIALECT: Final = 2
+"""Version of the names of JSON members; 1 had events and usage in snake_case, and `arguments` in decisions."""
 
 _TEXT: Final[Schema] = {"type": "string"}
 _NUMBER: Final[Schema] = {"type": ["number", "null"]}
@@ -70,11 +75,15 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         output={},
         stopReason=_TEXT,
         traceId=_TEXT,
-        usage={"type": "object"},
+        usage=_ref("Usage"),
         error=_object(["type", "message"], type={"type": ["string", "null"]}, message=_TEXT),
         approvals={"type": "array", "items": _ref("Approval")},
         external={"type": "array", "items": _ref("ExternalCall")},
         messages={"type": "array", "items": {"type": "object"}},
+    ),
+    "Usage": _object(
+        **{to_camel(item.name): _NUMBER for item in fields(Usage) if item.name != "by_modality"},
+        byModality={"type": "object", "additionalProperties": {"type": "integer"}},
     ),
     "Conversation": _object(
         ["id", "status", "runs"],
@@ -332,7 +341,7 @@ def _document(summary: str, operations: Mapping[str, tuple[str, _Operation]], sh
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Pellucid", "version": __version__, "summary": summary},
+        "info": {"title": "Pellucid", "version": __version__, "summary": summary, "x-dialect": DIALECT},
         "paths": {path: {method: operation.document(path)} for path, (method, operation) in operations.items()},
         "components": {
             "schemas": {**bodies["$defs"], **_SCHEMAS},

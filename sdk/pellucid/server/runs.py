@@ -20,7 +20,7 @@ from pellucid.durable import DurableRuns
 from pellucid.durable.states.bodies import state_json
 from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.server.access import Access
-from pellucid.server.answers import JSONAnswer
+from pellucid.server.answers import DEPRECATED, JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
@@ -29,13 +29,24 @@ from pellucid.server.submissions import SubmitBody, agent_named, input_of
 
 
 class DecisionBody(Body):
-    """Decision about one approval; `decided_by` is the principal of the caller, and may be left out."""
+    """Decision about one approval; `decided_by` is the principal of the caller, and may be left out.
+
+    `input` replaces the arguments of the model; `arguments` is its old name.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"not": {"required": ["input", "arguments"]}})
 
     approval_id: str
     approved: bool
     reason: str | None = None
-    arguments: dict[str, JsonValue] | None = None
+    input: dict[str, JsonValue] | None = None
+    arguments: dict[str, JsonValue] | None = Field(default=None, json_schema_extra={"deprecated": True})
     decided_by: str | None = None
+
+    @property
+    def edited(self) -> dict[str, JsonValue] | None:
+        """The arguments that replace the model's, under either name."""
+        return self.input if "input" in self.model_fields_set else self.arguments
 
 
 class ApprovalResponse(Body):
@@ -64,7 +75,7 @@ class ApprovalsBody(Body):
         """Return the decisions of both forms; the caller has made them.
 
         Raises:
-            Problem: 403, one names somebody else.
+            Problem: 403, one names somebody else; 400, one has arguments under both names.
         """
         for index, given in enumerate(self.decisions):
             if given.decided_by not in (None, caller):
@@ -73,10 +84,11 @@ class ApprovalsBody(Body):
                     "a decision is its caller's; omit `decidedBy`, and authenticate as who decides",
                     path=f"decisions.{index}.decidedBy",
                 )
+            if {"input", "arguments"} <= given.model_fields_set:
+                old = "arguments is the old name of input; give one of them"
+                raise Problem(400, old, path=f"decisions.{index}.arguments")
         own = [
-            Decision(
-                given.approval_id, given.approved, reason=given.reason, arguments=given.arguments, decided_by=caller
-            )
+            Decision(given.approval_id, given.approved, reason=given.reason, arguments=given.edited, decided_by=caller)
             for given in self.decisions
         ]
         return [
@@ -162,7 +174,8 @@ class RunEndpoints:
 
     async def _decide(self, request: Request) -> Response:
         caller, state = await self.access.run(request, self.runs, "decide")
-        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions(caller.principal)
+        body = await self.bodies.read(request, ApprovalsBody)
+        decisions = body.all_decisions(caller.principal)
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         settlements = await self.runs.decide(state.run_id, decisions)
@@ -172,7 +185,8 @@ class RunEndpoints:
         ]
         counted = {"settled", "duplicate"}
         status = 200 if all(settlement.outcome in counted for settlement in settlements) else 409
-        return JSONAnswer({"approvals": outcomes}, status)
+        is_old = any("arguments" in given.model_fields_set for given in body.decisions)
+        return JSONAnswer({"approvals": outcomes}, status, headers=DEPRECATED if is_old else None)
 
     async def _cancel(self, request: Request) -> Response:
         _, state = await self.access.run(request, self.runs, "cancel")

@@ -129,8 +129,8 @@ class Demo:
                     if results == RESULTS:
                         self._replace_worker()
                 elif name == "approval.requested":
-                    decision = {"approvalId": event["approval_id"], "approved": True}
-                    self._say("demo", f"approves {event['tool']}")
+                    decision = {"approvalId": event["approvalId"], "approved": True}
+                    self._say("demo", f"approves {event['toolName']}")
                     self._post(f"{run}/approvals", {"decisions": [decision]})
         except BaseException:
             if keep:

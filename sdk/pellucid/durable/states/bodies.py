@@ -5,21 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.durable.states.records import Conversation, RunState
 from pellucid.durable.store import CallRecord
 from pellucid.messages import Usage, dump_messages
 
 
-def camel_case(name: str) -> str:
-    """Return the name of a member in the API for a name of the code."""
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))
-
-
 def usage_json(usage: Usage) -> dict[str, Any]:
     """Return the usage of models as the API shows it; the keys of `byModality` are names of the conventions."""
-    return {camel_case(name): value for name, value in asdict(usage).items()}
+    return {to_camel(name): value for name, value in asdict(usage).items()}
 
 
 def state_json(state: RunState) -> dict[str, Any]:
