@@ -114,6 +114,7 @@ async def to_a_limit() -> None:
     """Reach a limit of what a run spends: only a closing answer fits."""
     model = ScriptedModel("done")
     await within(Agent("a", model=model, tools=[scene.add], limits=Limits(max_model_calls=1)).run("hi"))
+    await beyond_the_window()
 
 
 async def with_openai() -> None:
@@ -207,7 +208,6 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))
         await to_a_limit()
-        await beyond_the_window()
         await with_openai()
         gauges = await in_store(tmp_path, telemetry)
         await over_mcp(modern_server().streamable_http_app, "refuse")

@@ -9,6 +9,9 @@ from typing import Final, Protocol
 
 from pellucid.messages import Message, Part, ReasoningPart, ToolResult
 
+READ_RESULT: Final = "read_result"
+"""Name of the tool that reads what is left out of results."""
+
 LEAST: Final = 512
 """Bytes up to which the result of a tool stays, because a stub is not much shorter."""
 
@@ -71,7 +74,8 @@ def _stub(part: Part) -> Part:
     size = len(json.dumps(part.to_dict()["response"], ensure_ascii=False, default=str).encode("utf-8", "replace"))
     if size <= LEAST:
         return part
-    text = f"[left out: the {'error' if part.is_error else 'result'} of {part.name or 'this call'}, {size:,} bytes]"
+    kind, name = "error" if part.is_error else "result", part.name or "this call"
+    text = f"[left out: the {kind} of {name}, {size:,} bytes; {READ_RESULT} has it, with id {json.dumps(part.id)}]"
     return replace(part, response=text, structured=None)
 
 

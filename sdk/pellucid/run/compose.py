@@ -54,7 +54,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             output=run.setup.output.schema if run.setup.output is not None else None,
         )
         if run.conversation.fitting is not None:
-            request, varying = await run.conversation.fitting.fit(b, request, varying)
+            request, catalog, varying = await run.conversation.fitting.fit(b, request, catalog, varying)
         counts = {"tool_tokens": 0 if closing else catalog.tokens, "tool_count": len(request.tools)}
         b.note(message_count=len(request.messages), catalog_digest=catalog.digest, **counts)
 

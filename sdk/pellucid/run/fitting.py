@@ -9,6 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.compaction import Summarize
+from pellucid.compaction.results import LongResults, read_result
+from pellucid.compaction.strategies import READ_RESULT
 from pellucid.compaction.view import Cut, Step, View
 from pellucid.compaction.windows import window_of
 from pellucid.events import ContextCompacted
@@ -17,6 +19,8 @@ from pellucid.models import ModelRequest, ModelResponse
 from pellucid.run.token_count import BYTES, TokenCount, estimate, overhead
 from pellucid.telemetry import COMPOSE, Boundary, boundary
 from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
+from pellucid.tools.tool import Builtin
 from pellucid.types import JSONValue
 
 CUT_AT: Final = 0.8
@@ -27,6 +31,9 @@ CUT_TO: Final = 0.5
 
 RECENT: Final = 2
 """Steps at the end of the conversation that stay as they are."""
+
+PROVIDER: Final = "context"
+"""Value of `pellucid.provider.id` for `read_result`."""
 
 _FRAME: Final = 4
 """Estimated tokens of a message besides its parts."""
@@ -41,6 +48,7 @@ class Fitting:
     Attributes:
         count: Tokens of the requests, as the vendor counts them.
         window: Tokens of the window.
+        results: Results that are too long.
     """
 
     def __init__(self, run: Any, count: TokenCount, summarize: Summarizer) -> None:
@@ -52,6 +60,11 @@ class Fitting:
         room = self.window - run.setup.settings.get("max_tokens", 0)
         self._most = min(self.window * CUT_AT, room)
         self._goal = self._most * CUT_TO / CUT_AT
+        self.results = LongResults()
+        most = run.limits.max_result_bytes
+        self._tool = read_result(self.results, lambda: run.conversation.messages, most)
+        self._reads = False
+        self._offer: tuple[Catalog, Catalog] | None = None
         self._view = View(self._context, _estimate)
         self._messages: tuple[Message, ...] | None = None
         self._parts: tuple[Any, int, int] = None, 0, 0  # tools, and the estimated tokens of these and of the rest
@@ -63,7 +76,7 @@ class Fitting:
     @property
     def state(self) -> dict[str, Any]:
         """What requests leave out, for a checkpoint."""
-        if not self._view.left_out:
+        if not (self._view.left_out or self._reads or len(self.results)):
             return {}
         return {"cuts": self._view.boundaries, "ratio": self._ratio, "summary": self._summary}
 
@@ -74,9 +87,9 @@ class Fitting:
         return self._messages
 
     async def fit(
-        self, b: Boundary, request: ModelRequest, facts: dict[str, JSONValue]
-    ) -> tuple[ModelRequest, dict[str, JSONValue]]:
-        """Return a request that fits into the window, as far as that is known, and what to record of it.
+        self, b: Boundary, request: ModelRequest, catalog: Catalog, facts: dict[str, JSONValue]
+    ) -> tuple[ModelRequest, Catalog, dict[str, JSONValue]]:
+        """Return a request that fits into the window, as far as that is known, its tools, and what to record of it.
 
         Raises:
             ConfigError: a function or strategy of the `context` failed.
@@ -90,7 +103,20 @@ class Fitting:
             cuts += self._apply(self._goal, RECENT)
         cut = await self._report(b, before, cuts)
         request = replace(request, messages=self.view())
-        return request, {**facts, "context": self._record(b, cut)}
+        if request.tools:
+            catalog = self._offered(catalog)
+            request = replace(request, tools=catalog.definitions)
+        return request, catalog, {**facts, "context": self._record(b, cut)}
+
+    def _offered(self, catalog: Catalog) -> Catalog:
+        """Return the tools with `read_result`, once a result is cut or left out, unless a tool has this name."""
+        self._reads = self._reads or len(self.results) > 0 or any(step.changed for step in self._view.steps)
+        if not self._reads or READ_RESULT in catalog.bindings:
+            return catalog
+        if self._offer is None or self._offer[0] is not catalog:
+            read = Binding(self._tool, PROVIDER, Builtin())
+            self._offer = catalog, catalog.narrowed({**catalog.bindings, READ_RESULT: read})
+        return self._offer[1]
 
     async def again(self, request: ModelRequest, catalog: Catalog) -> ModelRequest | None:
         """Return a request that was too long for the vendor, cut once more and further; None if nothing can be cut."""
@@ -147,6 +173,7 @@ class Fitting:
         state: Mapping[str, Any] = resumed.checkpoint.context if resumed is not None else {}
         if not state:
             return self._replay(messages)
+        self._reads = True
         self._view.read(messages)
         self._ratio, self._summary = float(state["ratio"]), state["summary"]
         if not self._view.restore(state["cuts"]):

@@ -14,7 +14,7 @@ from pellucid.testing import ScriptedModel
 
 ORDER: Final = (
     "in_turn bound journalled approved in_span begun guarded unattended refused permitted activating "
-    "background enqueued run_tool"
+    "paged background enqueued run_tool"
 )
 RULES: Final = Reliability([Rule(when=lambda s: False, then=ok(), kind="never")])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,7 @@ def turns(number: int, size: int = 2_000) -> list[Message]:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_long_run_stays_within_the_window() -> None:
     """2,000 iterations with results of 20 kB: each request fits, vendors accept it, and a late one costs no more."""
-    model, executed = looking(2_000), dict.fromkeys((1_200, 1_900), 0)
+    model, executed, started = looking(2_000), dict.fromkeys((1_200, 1_900), 0), -100
     agent = Agent("a", model=model, tools=[look(20_000)], limits=ENDLESS, context=Context(window=100_000))
     cuts = compactions(agent)
 
@@ -128,7 +129,6 @@ async def test_a_long_run_stays_within_the_window() -> None:
         elif event.iteration == started + 70:
             sys.setprofile(None)
 
-    started = -100
     agent.on("inference.started", observe)
     result = await within(agent.run("go"), 300)
     assert (result.output, len(result.messages)) == ("Seen.", 4_002)
@@ -193,18 +193,56 @@ async def test_results_become_stubs() -> None:
     model = looking(12)
     agent = Agent("a", model=model, tools=[look()], limits=ENDLESS, context=Context(window=12_000))
     result = await within(agent.run("go"))
-    stub = "[left out: the result of look, 4,002 bytes]"
+    stub = '[left out: the result of look, 4,002 bytes; read_result has it, with id "call_1"]'
     said = [part.response for message in model.requests[-1].messages for part in message.tool_results]
     assert said[0] == stub
     assert said[-1] == "12:".ljust(4_000, "x")
-    assert stub not in texts(ModelRequestOf(result.messages))
+    assert [part.response for part in result.messages[2].tool_results] == ["1:".ljust(4_000, "x")]
 
 
-class ModelRequestOf:
-    """What `texts` reads of a request."""
+async def test_the_model_reads_what_was_cut_or_left_out() -> None:
+    """With `read_result`, which exists only then: in parts, and each part is within `max_result_bytes`."""
+    text = "".join(f"line {number}: Grüße, 世界\n" for number in range(400))
+    calls: list[ToolCall | str] = []
 
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.messages = messages
+    async def page(arguments: Any, ctx: Any) -> str:
+        return text
+
+    read = ""
+
+    def answer(request: ModelRequest) -> ToolCall | str:
+        nonlocal read
+        said = str(request.messages[-1].tool_results[-1].response) if len(request.messages) > 1 else ""
+        if not said:
+            return ToolCall("page", {}, "long one")
+        part, _, notice = said.partition("\n[cut: ")
+        read += part
+        found = re.search(r"read_result with id (.*) and offset (\d+)", notice)
+        calls.append(notice)
+        return ToolCall("read_result", {"id": json.loads(found[1]), "offset": int(found[2])}) if found else "Read."
+
+    model = FunctionModel(answer)
+    limits = Limits(max_result_bytes=2_000, max_iterations=50)
+    tools = [Tool(name="page", description="A page.", run=page)]
+    agent = Agent("a", model=model, tools=tools, limits=limits, context=Context(window=90_000))
+    result = await within(agent.run("go"))
+    assert (result.output, read) == ("Read.", text)
+    assert [tool.name for tool in model.requests[0].tools] == ["page"]
+    assert [tool.name for tool in model.requests[1].tools] == ["page", "read_result"]
+    sizes = [len(str(part.response).encode()) for message in result.messages for part in message.tool_results]
+    assert len(sizes) > 5
+    assert max(sizes) <= 2_000
+
+
+async def test_the_model_reads_a_result_that_is_left_out() -> None:
+    """From the conversation, which is whole; an unknown id is an error that says what to do."""
+    others = {20: ToolCall("read_result", {"id": "call_2"}, "r1"), 21: ToolCall("read_result", {"id": "none"}, "r2")}
+    agent = Agent("a", model=looking(21, others), tools=[look()], limits=ENDLESS, context=Context(window=12_000))
+    result = await within(agent.run("go"))
+    found, unknown = [part for message in result.messages for part in message.tool_results][-2:]
+    assert found.response == "2:".ljust(4_000, "x")
+    assert unknown.is_error
+    assert "Use the id that a notice names" in str(unknown.response)
 
 
 async def test_reasoning_is_left_out() -> None:
@@ -340,7 +378,7 @@ async def test_a_request_that_stays_too_long_fails_with_a_remedy(history: int) -
 async def test_a_resumed_run_leaves_out_the_same() -> None:
     """The checkpoint has the whole conversation, and where it was cut."""
     pay = Tool(name="pay", description="Pay.", run=look().run, needs_approval=True)
-    model = looking(20, {20: ToolCall("pay", {"number": 1}, "pay")})
+    model = looking(18, {17: ToolCall("pay", {"number": 1}, "pay")})
     agent = Agent("a", model=model, tools=[look(), pay], limits=ENDLESS, context=Context(window=12_000))
     paused = await within(agent.run("go"))
     assert paused.status == "awaiting_approval"
@@ -348,7 +386,7 @@ async def test_a_resumed_run_leaves_out_the_same() -> None:
     checkpoint = json.loads(json.dumps(paused.checkpoint))
     resumed = await within(agent.resume(checkpoint, decisions=[Decision(paused.approvals[0].approval_id, True)]))
     assert resumed.output == "Seen."
-    before, after = model.requests[19:21]
+    before, after = model.requests[16:18]
     assert after.messages[: len(before.messages)] == before.messages
     assert len(before.messages) < len(resumed.messages)
     assert texts(before).count("left out") > 3

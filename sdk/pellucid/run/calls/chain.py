@@ -132,6 +132,11 @@ LINKS: Final = (
         lambda need: need.tool is not None and need.tool.is_meta,
     ),
     Link(
+        "paged",
+        "around the tool: what is too long for the span and the model is kept",
+        lambda need: need.setup.context is not None and need.tool is not None and not need.tool.is_meta,
+    ),
+    Link(
         "background",
         "last: starts the tool, and does not wait for it",
         lambda need: need.tool is not None and need.tool.execution == "same-invocation",
