@@ -213,7 +213,7 @@ BUDGET = {"job": "shop", "pellucid_budget_name": "tenant-7", "pellucid_budget_ki
 def test_a_budget_is_nearly_spent(trial: Make) -> None:
     """Of what several processes saw last, the most counts; the next period starts with nothing spent."""
     facts = 'job="shop",pellucid_budget_name="tenant-7",pellucid_budget_kind="cost"'
-    seen = {
+    seen: dict[str, Sequence[float | None]] = {
         f'pellucid_budget_spent{{{facts},instance="a"}}': level((15, 10), (17, 10), (0, 10)),
         f'pellucid_budget_spent{{{facts},instance="b"}}': level((3, 20), (0, 10)),
         f'pellucid_budget_limit{{{facts},instance="a"}}': level((20, 30)),
