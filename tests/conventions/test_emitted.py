@@ -113,7 +113,8 @@ async def beyond_the_window() -> None:
 async def to_a_limit() -> None:
     """Reach a limit of what a run spends: only a closing answer fits."""
     model = ScriptedModel("done")
-    await within(Agent("a", model=model, tools=[scene.add], limits=Limits(max_model_calls=1)).run("hi"))
+    limits = Limits(max_model_calls=1)
+    await within(Agent("a", model=model, tools=[scene.add], limits=limits, version="1.4.0").run("hi"))
     await beyond_the_window()
 
 
