@@ -55,6 +55,7 @@ pictures: $(VENV)/dev ## Make the pictures of the documentation anew, from recor
 	@PYTHONPATH=tests $(BIN)/python -m documentation.pictures
 
 # What `make bench WHAT=...` runs: a module of tests/bench.
+BENCH_context = context#         requests that fit into the window: cached prefix, time of an iteration, 10,000 conversations
 BENCH_durable = durable#         the store of durable runs, beside raw transactions (starts PostgreSQL)
 BENCH_first   = first_moments#   imports, agents as they are made, first runs, the chunks of streams
 BENCH_fleet   = fleet#           a fleet's telemetry through Collector, Jaeger and Prometheus (after `make test-stack`; Linux)
@@ -66,9 +67,9 @@ BENCH_served  = served#          what the instrumentation of an MCP server adds 
 BENCH_server  = server#          server and workers of durable runs, beside a raw endpoint (starts PostgreSQL; Linux)
 BENCH_store   = store#           the local store: CPU of ingestion, bytes, queries; ARGS="--spans 1000000"
 BENCH_view    = view#            the pages of pellucid view over 10,000 runs, and a run of 5,001 spans (needs Chromium)
-BENCHES       = durable first fleet replay rules scaling search served server store view
+BENCHES       = context durable first fleet replay rules scaling search served server store view
 
-bench: $(VENV)/dev ## Measure the cost of telemetry and of tool search; others: make bench WHAT=durable|first|fleet|replay|rules|scaling|search|served|server|store|view.
+bench: $(VENV)/dev ## Measure the cost of telemetry and of tool search; others: make bench WHAT=context|durable|first|fleet|replay|rules|scaling|search|served|server|store|view.
 ifdef WHAT
 	@PYTHONPATH=tests $(BIN)/python -m bench.$(or $(BENCH_$(WHAT)),$(error unknown WHAT=$(WHAT); use one of: $(BENCHES))) $(ARGS)
 else

@@ -90,7 +90,9 @@ class View:
     Attributes:
         steps: The steps that are left, oldest first.
         size: Estimated tokens of their messages, and of the note.
-        gone: Number of those that are gone.
+        results: Those of them that are results of tools.
+        shortened: Number of messages that are shorter.
+        gone: Number of messages of the conversation that are gone.
         note: Message in place of those that are gone.
         digest: Hash of the messages that are gone.
     """
@@ -103,7 +105,10 @@ class View:
         self._lasting: set[tuple[str, str]] = set()
         self._has_user = False
         self.steps: list[Step] = []
+        self._messages: list[Message] | None = []
         self.size = 0
+        self.results = 0
+        self.shortened = 0
         self.gone = 0
         self.note: Message | None = None
         self.digest = ""
@@ -111,7 +116,7 @@ class View:
     @property
     def left_out(self) -> int:
         """Number of messages of the conversation that are shorter or gone."""
-        return self.gone + sum(step.changed for step in self.steps)
+        return self.gone + self.shortened
 
     @property
     def boundaries(self) -> list[tuple[str, int]]:
@@ -136,8 +141,11 @@ class View:
             self.steps.append(step)
         step.originals.append(message)
         step.messages.append(message)
+        if self._messages is not None:
+            self._messages.append(message)
         tokens, results = self._estimate([message])
-        step.size, step.results, self.size = step.size + tokens, step.results + results, self.size + tokens
+        step.size, step.results = step.size + tokens, step.results + results
+        self.size, self.results = self.size + tokens, self.results + results
         is_first = message.role == "user" and not self._has_user
         self._has_user = self._has_user or is_first
         step.is_pinned = step.is_pinned or is_first or self._keeps(message, index) or self._lasts(step, message)
@@ -170,14 +178,19 @@ class View:
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of a request."""
+        if self._messages is None:
+            self._messages = self._assembled()
+        return tuple(self._messages)
+
+    def _assembled(self) -> list[Message]:
         if self.note is None:
-            return tuple(message for step in self.steps for message in step.messages)
+            return [message for step in self.steps for message in step.messages]
         boundary = self._gone_until()
         place = next((n for n, step in enumerate(self.steps) if step.index >= boundary), len(self.steps))
         if place and self.steps[place - 1].originals[-1].role == "system":
             place -= 1  # vendors want the answer right after it
         before = [message for step in self.steps[:place] for message in step.messages]
-        return (*before, self.note, *(message for step in self.steps[place:] for message in step.messages))
+        return [*before, self.note, *(message for step in self.steps[place:] for message in step.messages)]
 
     def _gone_until(self) -> int:
         ends = zip(self._context.strategies, self._boundaries, strict=True)
@@ -188,6 +201,7 @@ class View:
         if self.note is not None:
             self.size -= self._estimate([self.note])[0]
         self.note = Message("user", text) if text is not None else None
+        self._messages = None
         if self.note is not None:
             self.size += self._estimate([self.note])[0]
 
@@ -227,10 +241,11 @@ class View:
                 continue
             size, results = self._estimate(after)
             cut.tokens += step.size - size
-            self.size += size - step.size
-            step.messages, step.size, step.results = after, size, results
+            self.size, self.results = self.size + size - step.size, self.results + results - step.results
+            step.messages, step.size, step.results, self._messages = after, size, results, None
             cut.steps.append(step)
-            step.changed = len(step.originals) - len({*map(id, step.originals)} & {*map(id, after)})
+            changed = len(step.originals) - len({*map(id, step.originals)} & {*map(id, after)}) if after else 0
+            self.shortened, step.changed = self.shortened + changed - step.changed, changed
             if not after:
                 cut.removed.append(step)
                 self.gone += len(step.originals)

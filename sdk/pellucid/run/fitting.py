@@ -110,7 +110,7 @@ class Fitting:
 
     def _offered(self, catalog: Catalog) -> Catalog:
         """Return the tools with `read_result`, once a result is cut or left out, unless a tool has this name."""
-        self._reads = self._reads or len(self.results) > 0 or any(step.changed for step in self._view.steps)
+        self._reads = self._reads or len(self.results) > 0 or self._view.shortened > 0
         if not self._reads or READ_RESULT in catalog.bindings:
             return catalog
         if self._offer is None or self._offer[0] is not catalog:
@@ -264,16 +264,16 @@ class Fitting:
 
     def _record(self, b: Boundary, cut: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
         """Set attributes and metrics of a request; return what to record."""
-        scope, steps, note = self._run.scope, self._view.steps, self._view.note
+        scope, note = self._run.scope, self._view.note
         tokens, left_out = self._tokens(), self._view.left_out
         b.attributes({semconv.COMPOSE_TOKENS: tokens, semconv.COMPOSE_LEFT_OUT: left_out})
-        results, summary = sum(step.results for step in steps), _estimate([note])[0] if note is not None else 0
+        summary = _estimate([note])[0] if note is not None else 0
         parts = {
             "instructions": self._parts[2],
             "tools": self._parts[1],
-            "results": results,
+            "results": self._view.results,
             "summary": summary,
-            "messages": self._view.size - results - summary,
+            "messages": self._view.size - self._view.results - summary,
         }
         for part, estimated in parts.items():
             labels = {semconv.AGENT_NAME: scope.agent, semconv.COMPOSE_PART: part}

@@ -1,0 +1,154 @@
+"""What `Context` costs and keeps: the prefix that prompt caches know, the time of an iteration, valid requests.
+
+Run it with `make bench WHAT=context`. An agent calls a tool with results of 20 kB in each of 2,000 iterations, with and
+without a window. A prompt cache would know what a request has in common with the one before it, from the beginning on;
+the share is that of all input tokens. Times are those between model calls, in processor time of the event loop's
+thread. Then conversations by chance are fitted into small windows, and held to what three vendors accept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from pellucid import Agent, Context, Limits, Message, ModelResponse, Tool, ToolCall, Usage
+from pellucid.compaction import DropReasoning, DropResults, DropTurns, Strategy, Summarize
+from pellucid.testing import FunctionModel
+from support.conversations import conversation
+from support.request_rules import broken_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pellucid import ModelRequest
+
+ITERATIONS: Final = 2_000
+RESULT: Final = 20_000
+WINDOWS: Final = (50_000, 200_000, 1_000_000)
+BLOCK: Final = 100
+SMALL: Final = (2_000, 8_000, 30_000)
+
+
+class Vendor:
+    """A model that calls a tool each time, counts tokens, and remembers what it was sent the last time.
+
+    Attributes:
+        sent: Tokens of all requests.
+        cached: Those of them that the request before had, too, from the beginning on.
+        largest: Tokens of the largest request.
+        asked: When it was called, in seconds of processor time.
+    """
+
+    name = "vendor"
+    provider_name = "bench"
+
+    def __init__(self, iterations: int) -> None:
+        self._iterations = iterations
+        self._counted: dict[int, tuple[Message, int]] = {}
+        self._last: Sequence[Message] = ()
+        self.sent = self.cached = self.largest = 0
+        self.asked: list[float] = []
+        self._outside = 0.0
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Answer a request."""
+        began = time.thread_time()
+        self.asked.append(began - self._outside)
+        tokens = sum(map(self._count, request.messages))
+        pairs = zip(self._last, request.messages, strict=False)
+        self.cached += sum(self._count(new) for _, new in takewhile(lambda pair: pair[0] is pair[1], pairs))
+        self.sent, self.largest, self._last = self.sent + tokens, max(self.largest, tokens), request.messages
+        number = len(self.asked)
+        is_over = number > self._iterations
+        message = Message("assistant", "done" if is_over else [ToolCall("look", {"number": number}, f"call_{number}")])
+        usage = Usage(input_tokens=tokens, output_tokens=self._count(message))
+        self._outside += time.thread_time() - began
+        return ModelResponse(message=message, usage=usage, finish_reason="stop" if is_over else "tool_call")
+
+    def stream(self, request: ModelRequest) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+    def _count(self, message: Message) -> int:
+        if id(message) not in self._counted:
+            self._counted[id(message)] = message, len(json.dumps(message.to_dict())) // 4
+        return self._counted[id(message)][1]
+
+
+async def look(arguments: Any, ctx: Any) -> str:
+    """Return a result of 20 kB."""
+    return f"{arguments['number']}: {'word ' * RESULT}"[:RESULT]
+
+
+async def run(iterations: int, context: Context | None) -> Vendor:
+    """Run the agent; return what its vendor saw."""
+    vendor = Vendor(iterations)
+    tool = Tool(name="look", description="Look.", run=look)
+    limits = Limits(max_iterations=iterations + 10)
+    await Agent("long", model=vendor, tools=[tool], limits=limits, context=context).run("Find out.")
+    return vendor
+
+
+def report(name: str, vendor: Vendor, whole: Vendor) -> None:
+    """Print what a run took."""
+    steps = [1e6 * (after - before) for before, after in zip(vendor.asked, vendor.asked[1:], strict=False)]
+    share, of_whole = vendor.cached / vendor.sent, whole.cached / whole.sent
+    early, late = steps[len(steps) // 2 : len(steps) // 2 + BLOCK], steps[-BLOCK:]
+    print(
+        f"{name:32}{vendor.largest:>12,}{vendor.sent:>16,}{share:>9.1%}{share / of_whole:>13.1%}"
+        f"{statistics.fmean(early):>11,.0f}{statistics.fmean(late):>9,.0f}"
+    )
+
+
+async def fitted(number: int) -> tuple[int, int, list[str]]:
+    """Fit conversations into small windows; return the requests, those that were cut, and what vendors would refuse."""
+    model, cuts, broken = FunctionModel(lambda _: "ok"), 0, []
+    summary = Summarize(FunctionModel(lambda _: "what was said"))
+
+    def count(_: object) -> None:
+        nonlocal cuts
+        cuts += 1
+
+    agents: list[Agent] = []
+    of_all: list[list[Strategy]] = [[DropResults(), DropReasoning(), DropTurns()], [summary]]
+    for window in SMALL:
+        for strategies in of_all:
+            agent = Agent("fitted", model=model, context=Context(window=window, strategies=strategies))
+            agent.on("context.compacted", count)
+            agents.append(agent)
+    for seed in range(number):
+        *history, last = conversation(seed)
+        for agent in agents:
+            await agent.run(last, history=history)
+            broken += [f"seed {seed}: {problem}" for problem in broken_rules(model.requests[-1])]
+            model.requests.clear()
+    return number * len(agents), cuts, broken
+
+
+async def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--conversations", type=int, default=10_000)
+    options = parser.parse_args()
+    print(f"{options.iterations:,} iterations with results of {RESULT:,} bytes")
+    print(f"{'':32}{'largest':>12}{'all input':>16}{'cached':>9}{'of the whole':>13}{'µs halfway':>11}{'at last':>9}")
+    whole = await run(options.iterations, None)
+    report("without a window", whole, whole)
+    for window in WINDOWS:
+        report(f"window of {window:,} tokens", await run(options.iterations, Context(window=window)), whole)
+    turns = Context(window=WINDOWS[1], strategies=[DropTurns()])
+    report(f"window of {WINDOWS[1]:,}, DropTurns", await run(options.iterations, turns), whole)
+    requests, cuts, broken = await fitted(options.conversations)
+    print(f"\n{options.conversations:,} conversations: {requests:,} requests, {cuts:,} cut, {len(broken)} refused")
+    print("\n".join(broken[:20]))
+
+
+if __name__ == "__main__":
+    anyio.run(main)
