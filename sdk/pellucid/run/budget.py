@@ -81,6 +81,10 @@ class SharedAccount(Protocol):
         """The same for all budgets that have one account."""
 
     @property
+    def name(self) -> str:
+        """Name of the budget."""
+
+    @property
     def has_cost(self) -> bool:
         """Whether it limits dollars."""
 
@@ -313,6 +317,10 @@ class RunBudget:
         if self._run.setup.output is not None:
             return None
         return last.text if last.role == "assistant" else ""
+
+    def ended_by(self, stop_reason: str) -> str | None:
+        """Return the name of the shared budget that ended the run, if one did."""
+        return self.reached_shared[0].name if stop_reason == SHARED and self.reached_shared is not None else None
 
     def record(self, b: Boundary) -> None:
         """Record the limit that ended the run, and what was spent of it."""

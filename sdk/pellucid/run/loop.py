@@ -281,5 +281,6 @@ def _finish(
         trace_id=scope.trace_id,
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),
+        budget=run.nesting.budget.ended_by(stop_reason) if run.nesting.budget is not None else None,
         **run.pausing.in_result(run, b),
     )

@@ -43,6 +43,7 @@ class RunResult(Generic[OutputT_co]):
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
         degraded: Ids of providers that failed and were skipped, or that did not answer within their patience.
+        budget: Name of the `Budget` that ended the run, if `stop_reason` is `budget`.
         approvals: Pending approvals.
         external: Calls whose results other processes owe, also if the run waits for approvals too.
         checkpoint: Plain JSON to resume from, if the run is paused. It holds the whole conversation and is not
@@ -58,6 +59,7 @@ class RunResult(Generic[OutputT_co]):
     trace_id: str
     run_id: str
     degraded: tuple[str, ...] = ()
+    budget: str | None = None
     approvals: tuple[ApprovalRequest, ...] = ()
     external: tuple[ExternalRequest, ...] = ()
     checkpoint: JSONObject | None = None

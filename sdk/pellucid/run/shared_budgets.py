@@ -74,6 +74,11 @@ class SharedBudget:
         return f"Budget({self.budget.name!r}, {limits})"
 
     @property
+    def name(self) -> str:
+        """Name of the budget."""
+        return self.budget.name
+
+    @property
     def has_cost(self) -> bool:
         """Whether it limits dollars."""
         return self.budget.cost is not None

@@ -114,7 +114,7 @@ async def test_runs_share_what_there_is(telemetry: Captured, accounts: BudgetSto
     model = metered("look")
     agent = agent_of(model, LOOK, budget=budget)
     first = await within(agent.run("go"))
-    assert (first.status, first.stop_reason, first.output) == ("limit_reached", "budget", "done")
+    assert (first.status, first.stop_reason, first.budget, first.output) == ("limit_reached", "budget", "team", "done")
     used = await spent(budget)
     assert used.model_calls == len(model.requests)
     assert used.tokens == CALL * used.model_calls
@@ -548,5 +548,6 @@ async def test_budgets_and_limits_together() -> None:
     """The tighter one ends the run, and the other one keeps its count."""
     budget = Budget("wide", model_calls=100, store=MemoryAccounts())
     tight = agent_of(metered("look"), LOOK, budget=budget, limits=Limits(max_model_calls=3))
-    assert (await result_of(tight)).stop_reason == "max_model_calls"
+    result = await result_of(tight)
+    assert (result.stop_reason, result.budget) == ("max_model_calls", None)
     assert (await spent(budget)).model_calls == 3
