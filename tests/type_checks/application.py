@@ -11,6 +11,7 @@ import anyio
 from pellucid import (
     Agent,
     AgentOptions,
+    Budget,
     CancelToken,
     CapturePolicy,
     Decision,
@@ -40,6 +41,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.durable import RunStore
 from pellucid.events import Event, InferenceDelta, RunCompleted, ToolStarted
 from pellucid.mcp import MCPProvider
 from pellucid.models import FallbackModel, OpenAIModel, Price, PriceTable, StreamItem
@@ -143,6 +145,27 @@ support = Agent[Deps](
     telemetry=TelemetryOptions(capture=CapturePolicy("full"), listeners=[("*", print)]),
 )
 plain = Agent("plain", model=FallbackModel(OwnModel(), OpenAIModel("gpt-6-sol")), policy=careful_policy)
+
+
+def of_tenant(ctx: ToolContext[Deps]) -> Budget | None:
+    tenant = ctx.identity.tenant if ctx.identity is not None else None
+    return Budget(tenant, cost=sum(ctx.deps.orders.values()), per="day") if tenant is not None else None
+
+
+frugal = Agent("frugal", model=OwnModel(), tools=[refund], budget=of_tenant)
+shared = Agent("shared", model=OwnModel(), budget=[Budget("team", tokens=10**6, per="month"), Budget("all", cost=5)])
+mixed = Agent("mixed", model=OwnModel(), budget=lambda ctx: Budget(f"run:{ctx.run_id}", model_calls=3))
+
+
+async def converse(store: RunStore) -> str:
+    session = shared.session("customer-7", store=store, window=50)
+    result = await session.run("hi", budget=Budget("session", cost=1))
+    async with session.stream("more") as events:
+        async for text in events.text():
+            print(text.upper())
+    state = await Budget("all", cost=5).read()
+    print(state.spent.cost + state.reserved.tokens, [message.text for message in await session.messages()])
+    return result.output.upper() + (result.budget or "")
 
 
 async def resume(result: RunResult, deps: Deps) -> RunResult:
