@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pellucid import (
@@ -183,6 +184,24 @@ def test_several_event_loops_and_threads() -> None:
         statuses = [status for future in futures for status in future.result(60)]
     assert (statuses.count("completed"), statuses.count("limit_reached")) == (40, 20)
     assert agent.run_sync("go").stop_reason == "budget"
+
+
+async def test_a_store_in_another_event_loop(store: RunStore) -> None:
+    """`run_sync` in a thread uses the budget of a store that is open here, and keeps a session there."""
+    budget = Budget("sync", model_calls=30, store=store)
+    agent = agent_of(metered(), budget=budget)
+    session = agent.session("sync", store=store)
+
+    def work() -> list[str]:
+        with ThreadPoolExecutor(4) as threads:
+            return [result.output for result in threads.map(agent.run_sync, ["go"] * 20)]
+
+    with anyio.fail_after(60):
+        assert await anyio.to_thread.run_sync(work) == ["done"] * 20
+        assert (await anyio.to_thread.run_sync(session.run_sync, "go")).output == "done"
+        assert (await session.run("go")).output == "done"
+    assert len(await session.messages()) == 4
+    assert (await spent(budget)).model_calls == 22
 
 
 async def test_the_longest_answer_is_what_remains(accounts: BudgetStore) -> None:
