@@ -38,5 +38,6 @@ async def test_a_replay_cuts_as_the_recorded_run_did(first: tuple[Strategy, ...]
     assert len(made.requests) > 1 or first
     unused = FunctionModel(lambda _: "another", name="small")
     outcome = (await within(replay(agent(ScriptedModel(), unused, *first), tape))).check()
+    assert outcome.result is not None
     assert outcome.result.output == "Seen."
     assert unused.requests == []
