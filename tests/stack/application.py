@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from pellucid import Agent, DiscoveryProvider
+from pellucid import Agent, Budget, Context, DiscoveryProvider, Message
 from pellucid.durable import NATSQueue, open_store
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Otlp, Prometheus, TailSampling, configure
@@ -46,6 +46,7 @@ async def show_everything(telemetry: Telemetry) -> None:
             tasks.start_soon(_again, partial(connecting, telemetry))
             tasks.start_soon(_again, durable.once)
             tasks.start_soon(_again, partial(impatient, telemetry, late))
+            tasks.start_soon(_again, partial(frugal, telemetry))
             await anyio.to_thread.run_sync(sys.stdin.read)
             tasks.cancel_scope.cancel()
 
@@ -53,6 +54,15 @@ async def show_everything(telemetry: Telemetry) -> None:
 async def impatient(telemetry: Telemetry, late: DiscoveryProvider) -> None:
     """Run an agent that goes on without a hub, which answers a moment later."""
     await Agent("impatient", model=ScriptedModel("done"), providers=[late], telemetry=telemetry).run("go")
+
+
+async def frugal(telemetry: Telemetry) -> None:
+    """Run an agent whose conversation exceeds its window, within a budget, and one whose budget is spent."""
+    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
+    context, budget = Context(window=9_000), Budget("frugal", model_calls=10**9)
+    agent = Agent("frugal", model=ScriptedModel("ok"), context=context, budget=budget, telemetry=telemetry)
+    await agent.run("go", history=history)
+    await agent.run("go", budget=Budget("spent", model_calls=0))
 
 
 async def _again(once: Any) -> None:
