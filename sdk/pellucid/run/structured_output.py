@@ -14,6 +14,7 @@ from typing_extensions import TypeForm
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, ServerToolCall, ServerToolResult
 from pellucid.models import ModelRequest, OutputSchema
+from pellucid.text import excerpt
 from pellucid.types import JSONObject, JSONValue, OutputT_co
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ class Output(Generic[OutputT_co]):
         wrapped: The object around a type that is not one; None if it is.
 
     Raises:
-        ConfigError: pydantic cannot generate a JSON Schema for the type.
+        ConfigError: it is not a type, or pydantic cannot generate a JSON Schema for it.
     """
 
     def __init__(self, kind: type[OutputT_co] | TypeForm[OutputT_co]) -> None:
         from pydantic import PydanticUserError, TypeAdapter, create_model
 
+        if isinstance(kind, Mapping):  # pydantic's own description of a type, whatever is in it
+            raise ConfigError(f"Agent(output={excerpt(kind)}) is a dictionary; give a type, such as a pydantic model")
         self.name = getattr(kind, "__name__", None) or str(kind)
         try:
             self.adapter: TypeAdapter[Any] = TypeAdapter(kind)

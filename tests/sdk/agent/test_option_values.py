@@ -99,3 +99,12 @@ def test_a_command_with_its_arguments_is_refused(tmp_path: Path) -> None:
     program.touch()
     assert MCPProvider.stdio(str(program), id="time").id == "time"
     assert MCPProvider.stdio("my server", id="time", cwd=tmp_path).id == "time"
+
+
+@pytest.mark.parametrize("output", [{"a": 1}, {}, {"type": "int"}])
+def test_an_output_that_is_a_dictionary_is_refused(output: Any) -> None:
+    """Pydantic would take one for its own description of a type."""
+    with pytest.raises(ConfigError) as refused:
+        Agent("a", model=ScriptedModel(), output=output)
+    assert f"Agent(output={output!r})" in str(refused.value)
+    assert "give a type" in str(refused.value)
