@@ -511,11 +511,12 @@ class ConversationBusy(StoreError):
 
     error_type = "conversation_busy"
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(
-            f"run {run_id!r} of this conversation has not ended; wait for it or cancel it, or let runs queue with "
-            f'DurableRuns(conversations="queue")'
-        )
+    def __init__(
+        self,
+        run_id: str,
+        remedy: str = 'wait for it or cancel it, or let runs queue with DurableRuns(conversations="queue")',
+    ) -> None:
+        super().__init__(f"run {run_id!r} of this conversation has not ended; {remedy}")
         self.run_id = run_id
 
 

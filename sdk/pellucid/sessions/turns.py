@@ -21,6 +21,9 @@ LEASE: Final = 60.0
 PAGE: Final = 20
 """Turns that are read at once."""
 
+_AGAIN: Final = "send it again when that run has ended"
+_AGAIN_IN_STORE: Final = f"{_AGAIN}, or {LEASE:g} seconds after its process was killed"
+
 EndTurn: TypeAlias = Callable[[Sequence[Message]], Any]
 """Async function that ends a turn with the messages that it adds to the conversation."""
 
@@ -61,7 +64,7 @@ class MemoryTurns:
         kept, turn_id = self._kept, uuid.uuid4().hex
         with kept.lock:
             if kept.open is not None:
-                raise ConversationBusy(kept.open)
+                raise ConversationBusy(kept.open, _AGAIN)
             kept.open = turn_id
             history = _latest(kept.turns, window)
 
@@ -113,7 +116,7 @@ class StoredTurns:
             await self._store.finish(abandoned, "failed", {"messages": []})
             await self._submit(run_id)
         if (claim := await self._claim(run_id)) is None:
-            raise ConversationBusy(run_id)
+            raise ConversationBusy(run_id, _AGAIN_IN_STORE)
         stop = spawn(self._renew, claim)
 
         async def end(messages: Sequence[Message]) -> None:
@@ -132,7 +135,10 @@ class StoredTurns:
         return await self._messages(window, None)
 
     async def _submit(self, run_id: str) -> None:
-        await self._store.submit(run_id, self._agent, {"messages": []}, conversation=self._conversation)
+        try:
+            await self._store.submit(run_id, self._agent, {"messages": []}, conversation=self._conversation)
+        except ConversationBusy as busy:  # of durable runs, which can be cancelled and queue
+            raise ConversationBusy(busy.run_id, _AGAIN_IN_STORE) from None
 
     async def _claim(self, run_id: str) -> Any:
         return await self._store.claim_run(run_id, self._agent, "session", LEASE)

@@ -96,9 +96,11 @@ async def test_a_second_run_is_refused(kept: RunStore | None) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(agent.session("busy", store=kept).run, "one")
             await entered.wait()
-            with pytest.raises(ConversationBusy):
+            with pytest.raises(ConversationBusy, match="send it again when that run has ended") as busy:
                 await agent.session("busy", store=kept).run("two")
             leave.set()
+        assert ("60 seconds after its process was killed" in str(busy.value)) is (kept is not None)
+        assert "DurableRuns" not in str(busy.value)
         assert (await agent.session("busy", store=kept).run("three")).output == "3"
 
 
