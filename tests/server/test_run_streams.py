@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pellucid import Agent, Tool, ToolCall
+from pellucid import Agent, ConfigError, Tool, ToolCall
 from pellucid.server import EventStreamResponse, cancel_on_disconnect, drain_at_signals
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import PAY
@@ -186,3 +186,37 @@ def test_a_client_that_leaves_cancels_its_run(path: str, telemetry: Captured) ->
     assert run.attributes is not None
     assert run.attributes["pellucid.outcome"] == "cancelled"
     assert run.parent == request.context
+
+
+AGENT = Agent("a", model=ScriptedModel("Hello."))
+
+
+@pytest.mark.parametrize(
+    ("stream", "shown"),
+    [
+        (AGENT, "stream=Agent('a'"),
+        (AGENT.session("x"), "stream=<pellucid.sessions.session.Session"),
+        ("Hi", "stream='Hi'"),
+        (None, "stream=None"),
+    ],
+)
+async def test_what_is_not_a_stream_is_refused(stream: Any, shown: str) -> None:
+    """When the response is made: a fault in the answer itself would be a 500 without a hint."""
+    with pytest.raises(ConfigError) as refused:
+        EventStreamResponse(stream)
+    assert str(refused.value).startswith(f"EventStreamResponse({shown}")
+    assert "give what agent.stream(...) returned" in str(refused.value)
+
+
+@pytest.mark.parametrize("heartbeat", [0, -1, "15", True, float("nan"), float("inf")])
+async def test_a_heartbeat_that_is_no_time_is_refused(heartbeat: Any) -> None:
+    """Zero would send comments without end, and never an event."""
+    with pytest.raises(ConfigError, match="seconds above 0, or None"):
+        EventStreamResponse(AGENT.stream("Hi"), heartbeat=heartbeat)
+
+
+async def test_a_stream_without_a_heartbeat() -> None:
+    """None sends no comments."""
+    async with client(application(Agent("a", model=ScriptedModel("Hello.")), heartbeat=None)) as http:
+        answer = await http.get("/stream")
+    assert (events(answer.text)[-1][2]["output"], ": waiting" in answer.text) == ("Hello.", False)

@@ -117,7 +117,7 @@ class Beat:
     """Stands for an event when there is none for a while."""
 
 
-async def next_event(events: RunStream[Any], heartbeat: float) -> Event | Beat | None:
+async def next_event(events: RunStream[Any], heartbeat: float | None) -> Event | Beat | None:
     """Return the next event, `Beat` if there is none within `heartbeat` seconds, or None at the end.
 
     Raises:

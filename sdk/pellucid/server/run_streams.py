@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,11 +17,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pellucid.durable import RunState
-from pellucid.errors import RunCancelled
+from pellucid.errors import ConfigError, RunCancelled
 from pellucid.run.stream import RunStream
 from pellucid.server.attached_runs import EventWriter, cancel_with_client, completed_state, failed_state, next_event
 from pellucid.server.draining import SHUTDOWN, draining_of
 from pellucid.server.event_json import EventView, Select
+from pellucid.text import excerpt
 
 CLIENT_CLOSED_REQUEST: Final = 499
 """Status of a request whose client has left, as nginx logs it; nobody receives it."""
@@ -51,9 +53,12 @@ class EventStreamResponse(Response):
             accepts an event, chooses events that are sent with all their fields. The state at the end is whole, with
             error, usage and arguments of approvals, with `"all"` and with the name `run`.
         heartbeat: Seconds between comments while there are no events; they keep connections open, and notice clients
-            that have left.
+            that have left. None for no comments.
         headers: Additional headers.
         background: Task that runs after the answer, also when the client has left; it may read `stream.result`.
+
+    Raises:
+        ConfigError: `stream`, `select` or `heartbeat` is something else.
     """
 
     media_type = "text/event-stream"
@@ -63,11 +68,12 @@ class EventStreamResponse(Response):
         stream: RunStream[Any],
         *,
         select: Select = "public",
-        heartbeat: float = 15.0,
+        heartbeat: float | None = 15.0,
         headers: Mapping[str, str] | None = None,
         background: BackgroundTask | None = None,
     ) -> None:
         super().__init__(background=background)
+        _check(stream, heartbeat)
         self._view = EventView(select)
         self._stream = stream
         self._heartbeat = heartbeat
@@ -99,6 +105,15 @@ class EventStreamResponse(Response):
             except Exception as error:  # noqa: BLE001  (its text is the state of the run)
                 state = failed_state(run, error)
         return replace(state, messages=(), identity=None)
+
+
+def _check(stream: Any, heartbeat: Any) -> None:
+    if not isinstance(stream, RunStream):
+        shown = excerpt(repr(stream))
+        raise ConfigError(f"EventStreamResponse(stream={shown}): give what agent.stream(...) returned")
+    is_number = isinstance(heartbeat, int | float) and not isinstance(heartbeat, bool)
+    if heartbeat is not None and not (is_number and 0 < heartbeat < math.inf):
+        raise ConfigError(f"EventStreamResponse(heartbeat={heartbeat!r}): must be a number of seconds above 0, or None")
 
 
 @asynccontextmanager
