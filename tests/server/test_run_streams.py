@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import httpx
 import pytest
@@ -21,6 +22,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from pellucid import Agent, ConfigError, Tool, ToolCall
+from pellucid.durable import SQLiteStore
+from pellucid.errors import StoreUnavailable
 from pellucid.server import EventStreamResponse, cancel_on_disconnect, drain_at_signals
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import PAY
@@ -29,6 +32,7 @@ from support.server_scene import BASE, events, listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from pellucid_exporters.testing import Captured
 
@@ -220,3 +224,96 @@ async def test_a_stream_without_a_heartbeat() -> None:
     async with client(application(Agent("a", model=ScriptedModel("Hello.")), heartbeat=None)) as http:
         answer = await http.get("/stream")
     assert (events(answer.text)[-1][2]["output"], ": waiting" in answer.text) == ("Hello.", False)
+
+
+def conversing(session: Any, **options: Any) -> Starlette:
+    """Return an application whose endpoint streams a run of a session."""
+
+    async def stream(_request: Request) -> Response:
+        return EventStreamResponse(session.stream("Hi"), **options)
+
+    return Starlette(routes=[Route("/", stream)])
+
+
+async def test_a_session_is_streamed_and_kept() -> None:
+    """When the client reads the last event, the conversation has the messages, and the next run may start."""
+    session = Agent("a", model=FunctionModel(lambda request: str(len(request.messages)))).session("web")
+    kept: list[int] = []
+
+    async def never() -> Any:
+        await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        if b"event: run\n" in message.get("body", b""):
+            kept.append(len(await session.messages()))
+
+    scope: Any = {"type": "http", "method": "GET", "headers": []}
+    with anyio.fail_after(PATIENCE):
+        await EventStreamResponse(session.stream("Hi"))(scope, never, send)
+    assert kept == [2]
+    async with client(conversing(session)) as http:
+        seen = events((await http.get("/")).text)
+    assert "".join(data["content"] for _, name, data in seen if name == "inference.delta") == "3"
+    assert (seen[0][1], seen[-1][1], seen[-1][2]["output"]) == ("run.started", "run", "3")
+
+
+async def test_a_busy_session_is_a_conflict() -> None:
+    """Nothing was sent yet, so the client gets a status; the run that has not ended goes on."""
+    session = Agent("a", model=ScriptedModel("Hello.")).session("web")
+    async with client(conversing(session)) as http, session.stream("Hi") as other:
+        answer = await http.get("/")
+        assert (answer.status_code, "send it again when that run has ended" in answer.text) == (409, True)
+        assert [text async for text in other.text()] == ["Hello."]
+
+
+async def test_a_session_that_cannot_be_kept_ends_with_the_error(tmp_path: Path) -> None:
+    """The last event says that the run failed; the client must not take the answer for a part of the conversation."""
+
+    class Unavailable(SQLiteStore):
+        async def finish(self, *_args: Any, **_options: Any) -> Any:
+            raise StoreUnavailable("sessions.db")
+
+    async with Unavailable(tmp_path / "sessions.db") as store:
+        session = Agent("a", model=ScriptedModel("Hello.")).session("web", store=store)
+        async with client(conversing(session, select="all")) as http:
+            state = events((await http.get("/")).text)[-1][2]
+    assert (state["status"], state["error"]["type"]) == ("failed", StoreUnavailable.error_type)
+
+
+async def test_a_session_that_cannot_be_read_raises_as_ever(tmp_path: Path) -> None:
+    """Before the answer starts: handlers of the application see the exception itself, not a group."""
+
+    class Unavailable(SQLiteStore):
+        async def submit(self, *_args: Any, **_options: Any) -> Any:
+            raise StoreUnavailable("sessions.db")
+
+    async with Unavailable(tmp_path / "sessions.db") as store:
+        session = Agent("a", model=ScriptedModel("Hello.")).session("web", store=store)
+        with pytest.raises(StoreUnavailable):
+            async with client(conversing(session)) as http:
+                await http.get("/")
+
+
+async def test_a_client_that_leaves_frees_its_session() -> None:
+    """Its run is cancelled, and the conversation takes the next one."""
+    is_started = anyio.Event()
+
+    async def wait(_arguments: Any, _ctx: Any) -> str:
+        is_started.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("wait"), "Hello."), tools=[Tool(name="wait", run=wait)])
+    session = agent.session("web")
+
+    async def receive() -> Any:
+        await is_started.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    scope: Any = {"type": "http", "method": "GET", "headers": []}
+    with anyio.fail_after(PATIENCE):
+        await EventStreamResponse(session.stream("Hi"))(scope, receive, send)
+        assert (await session.run("Again")).output == "Hello."

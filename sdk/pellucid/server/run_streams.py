@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pellucid.durable import RunState
-from pellucid.errors import ConfigError, RunCancelled
+from pellucid.errors import ConfigError, ConversationBusy, RunCancelled
+from pellucid.run.state import Run
 from pellucid.run.stream import RunStream
 from pellucid.server.attached_runs import EventWriter, cancel_with_client, completed_state, failed_state, next_event
 from pellucid.server.draining import SHUTDOWN, draining_of
@@ -28,6 +29,7 @@ CLIENT_CLOSED_REQUEST: Final = 499
 """Status of a request whose client has left, as nginx logs it; nobody receives it."""
 
 _WAITS: Final = "the run waits for approvals; the result of its stream has the checkpoint with which to resume it"
+_BUSY: Final = "another run of this conversation has not ended; send it again when that run has ended"
 
 
 class EventStreamResponse(Response):
@@ -48,7 +50,8 @@ class EventStreamResponse(Response):
     is not started a second time.
 
     Args:
-        stream: What `agent.stream(...)` returned.
+        stream: What `agent.stream(...)` or `session.stream(...)` returned. The conversation of a session has the new
+            messages before the last event is sent. While another run of it has not ended, the answer is 409.
         select: `"public"`, or `"all"` events with all their fields; a set of names of events, or a function that
             accepts an event, chooses events that are sent with all their fields. The state at the end is whole, with
             error, usage and arguments of approvals, with `"all"` and with the name `run`.
@@ -65,7 +68,7 @@ class EventStreamResponse(Response):
 
     def __init__(
         self,
-        stream: RunStream[Any],
+        stream: RunStream[Any] | AbstractAsyncContextManager[RunStream[Any]],
         *,
         select: Select = "public",
         heartbeat: float | None = 15.0,
@@ -80,35 +83,53 @@ class EventStreamResponse(Response):
         self._additional = dict(headers or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run, and send the events."""
+        """Run, and send the events.
+
+        Raises:
+            HTTPException: 409, another run of the session has not ended; 503, the server shuts down. Nothing was sent.
+            Exception: the stream could not be entered, such as a `StoreError` of a session; nothing was sent.
+        """
         if "last-event-id" in Headers(scope=scope):
             await Response(status_code=204)(scope, receive, send)
             return
+        ended: RunState | Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_with_client, receive, tasks.cancel_scope)
             writer = EventWriter(send, self._additional, view=self._view, is_numbered=True)
-            await writer.end(await self._followed(scope, writer))
+            ended = await self._followed(scope, writer)
+            if isinstance(ended, RunState):
+                await writer.end(ended)
             tasks.cancel_scope.cancel()
+        if isinstance(ended, Exception):  # raised outside of the task group, which would wrap it
+            raise ended
         if self.background is not None:
             await self.background()
 
-    async def _followed(self, scope: Scope, writer: EventWriter) -> RunState:
-        """Write the events of the run, and return the state in which it has ended."""
-        run = self._stream._run  # noqa: SLF001  (not public: its capture policy decides about the text of errors)
-        state = failed_state(run, RunCancelled(run.scope.agent, SHUTDOWN))
+    async def _followed(self, scope: Scope, writer: EventWriter) -> RunState | Exception:
+        """Write the events of the run, and return the state in which it has ended, or why it was not started."""
+        run: Run | None = None
+        state: RunState | None = None
+        failure: Exception | None = None
         with draining_of(scope).interruptible():
             try:
                 async with self._stream as events:
+                    run = events._run  # noqa: SLF001  (not public: its capture policy decides about the text of errors)
                     while (event := await next_event(events, self._heartbeat)) is not None:
                         await writer.write(event)
-                state = completed_state(run, events.result, _WAITS)
+                    state = completed_state(run, events.result, _WAITS)
+            except ConversationBusy as error:
+                failure = error if run is not None else HTTPException(409, _BUSY)
             except Exception as error:  # noqa: BLE001  (its text is the state of the run)
-                state = failed_state(run, error)
+                failure = error
+        if run is None:
+            return failure or HTTPException(503, SHUTDOWN)
+        if failure is not None or state is None:
+            state = failed_state(run, failure or RunCancelled(run.scope.agent, SHUTDOWN))
         return replace(state, messages=(), identity=None)
 
 
 def _check(stream: Any, heartbeat: Any) -> None:
-    if not isinstance(stream, RunStream):
+    if not isinstance(stream, AbstractAsyncContextManager):
         shown = excerpt(repr(stream))
         raise ConfigError(f"EventStreamResponse(stream={shown}): give what agent.stream(...) returned")
     is_number = isinstance(heartbeat, int | float) and not isinstance(heartbeat, bool)
