@@ -34,6 +34,12 @@ class Identity:
     principal: str | None = None
     conversation_id: str | None = None
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(value, str | None) for value in (self.tenant, self.principal, self.conversation_id)):
+            from pellucid.caller_checks import check_identity
+
+            check_identity(self)
+
 
 class CancelToken:
     """A token that cancels runs; safe to use from any thread.

@@ -12,6 +12,7 @@ from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import Decision
 from pellucid.approvals.external import ExternalResult
+from pellucid.context import CancelToken, Identity
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
 from pellucid.run.journal import Folded, Journal, LiveText
@@ -85,10 +86,20 @@ def new_run(
 
     Raises:
         CheckpointError: as for `create_run`.
+        ConfigError: the identity or the signal has another type.
     """
+    identity, signal = options.get("identity"), options.get("signal")
+    if not isinstance(identity, Identity | None):
+        from pellucid.caller_checks import not_an_identity
+
+        raise not_an_identity(identity, "run")
+    if not isinstance(signal, CancelToken | None):
+        from pellucid.caller_checks import not_a_signal
+
+        raise not_a_signal(signal)
     caller = CallerContext(
-        identity=options.get("identity"),
-        signal=options.get("signal"),
+        identity=identity,
+        signal=signal,
         deps=deps,
         budget=options.get("budget"),
         stream=stream,
@@ -124,7 +135,9 @@ def conversation(history: Iterable[Message], new_input: Input) -> Sequence[Messa
             raise ConfigError(f"history[{index}]={excerpt(repr(message))} of a run is not a Message; {remedy}")
     if isinstance(new_input, str):
         return [*messages, Message("user", new_input)]
-    inputs = [new_input] if isinstance(new_input, Message) else list(new_input)
+    given: Any = [new_input] if isinstance(new_input, Message) else new_input
+    inputs = list(given) if isinstance(given, Iterable) else []
     if not inputs or not all(isinstance(message, Message) for message in inputs):
-        raise ConfigError("the input of a run must be a text, a Message, or a sequence with at least one Message")
+        shown = excerpt(repr(new_input))
+        raise ConfigError(f"input={shown} of a run is not a text, a Message, or a sequence with at least one Message")
     return [*messages, *inputs]

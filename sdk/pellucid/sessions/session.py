@@ -70,6 +70,11 @@ class Session(Generic[DepsT_contra, OutputT_co]):
                 f"{whose}: session(store={excerpt(repr(store))}): must be an open store, such as that of "
                 f"open_store('sqlite:///sessions.db')"
             )
+        given: Any = identity
+        if not isinstance(given, Identity | None):
+            from pellucid.caller_checks import not_an_identity
+
+            raise not_an_identity(given, "session")
         self.id = session_id
         self._agent, self._window = agent, window
         self._identity = replace(identity or Identity(), conversation_id=session_id)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, ConfigError, DiscoveryProvider, Limits, Reliability, Skill
+from pellucid import Agent, ConfigError, DiscoveryProvider, Identity, Limits, Reliability, Skill
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
 
@@ -108,3 +108,37 @@ def test_an_output_that_is_a_dictionary_is_refused(output: Any) -> None:
         Agent("a", model=ScriptedModel(), output=output)
     assert f"Agent(output={output!r})" in str(refused.value)
     assert "give a type" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"identity": "ann"}, "identity='ann' of a run is not an Identity; give Identity(principal='ann')"),
+        ({"identity": 7}, "identity=7 of a run is not an Identity; give Identity(principal=...)"),
+        ({"signal": 1}, "signal=1 of a run is not a CancelToken; give CancelToken()"),
+        ({"input": None}, "input=None of a run is not a text, a Message, or a sequence with at least one Message"),
+        ({"input": 7}, "input=7 of a run is not a text, a Message, or a sequence with at least one Message"),
+    ],
+)
+def test_arguments_of_a_run_are_checked(options: Any, message: str) -> None:
+    """Before it starts, streamed or not, and in a session, which then takes the next run."""
+    options = {"input": "Hi", **options}
+    model = ScriptedModel("Hello.")
+    agent = Agent("a", model=model)
+    session = agent.session("x")
+    calls: list[Any] = [agent.run_sync, agent.stream, *([session.run_sync] if "identity" not in options else [])]
+    for call in calls:
+        with pytest.raises(ConfigError) as refused:
+            call(**options)
+        assert str(refused.value) == message
+    assert model.requests == []
+    assert session.run_sync("Hi").output == "Hello."
+
+
+def test_an_identity_is_checked() -> None:
+    """Numbers of a database would name another conversation than their texts."""
+    for field in ("tenant", "principal", "conversation_id"):
+        with pytest.raises(ConfigError, match=rf"Identity\({field}=7\): must be a text, or None"):
+            Identity(**{field: 7})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="identity='ann' of a session is not an Identity"):
+        Agent("a", model=ScriptedModel()).session("x", identity="ann")  # type: ignore[arg-type]
