@@ -300,7 +300,7 @@ class ToolsRedefined(Event, name="tools.redefined"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCompacted(Event, name="context.compacted"):
-    """A request leaves out more of the conversation than those before it.
+    """A request leaves out more of the conversation than those before it, also those of earlier runs.
 
     Attributes:
         strategies: Names of the strategies that left something out, in order.

@@ -96,11 +96,11 @@ class Fitting:
             BudgetReached: a summary does not fit into what the run may spend.
         """
         self._measure(request)
-        cuts = [] if self._is_started else self._start()
-        self._is_started = True
+        if not self._is_started:
+            self._start()
+            self._is_started = True
         before = self._tokens()
-        if before > self._most:
-            cuts += self._apply(self._goal, RECENT)
+        cuts = self._apply(self._goal, RECENT) if before > self._most else []
         cut = await self._report(b, before, cuts)
         request = replace(request, messages=self.view())
         if request.tools:
@@ -167,29 +167,27 @@ class Fitting:
 
     # --- cuts ---------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> list[Cut]:
+    def _start(self) -> None:
         """Leave out what was left out when the run paused, or what a run with this history would have left out."""
         messages, resumed = self._run.conversation.messages, self._run.pausing.resumption
         state: Mapping[str, Any] = resumed.checkpoint.context if resumed is not None else {}
         if not state:
-            return self._replay(messages)
+            self._replay(messages)
+            return
         self._reads = True
         self._view.read(messages)
         self._ratio, self._summary = float(state["ratio"]), state["summary"]
-        if not self._view.restore(state["cuts"]):
+        if self._view.restore(state["cuts"]):
+            self._set_note()
+        else:
             self._summary = None
-            return []
-        self._set_note()
-        return []
 
-    def _replay(self, messages: Sequence[Message]) -> list[Cut]:
+    def _replay(self, messages: Sequence[Message]) -> None:
         """Cut a history where its requests would have been cut, so that each run with it leaves out the same."""
-        cuts = []
         for index, message in enumerate(messages):
             if message.role == "assistant" and not self._is_within(self._most):
-                cuts += self._apply(self._goal, RECENT)
+                self._apply(self._goal, RECENT)
             self._view.read(messages, index + 1)
-        return cuts
 
     def _apply(self, goal: float, recent: int) -> list[Cut]:
         """Apply the strategies in order until that is enough; a summary that is not known is made later."""
@@ -206,7 +204,8 @@ class Fitting:
                     self._summary, self._unsummarized = known, []
             if cut.removed:
                 self._set_note()
-        self._messages = None
+        if cuts:
+            self.count.counted, self._messages = None, None
         return cuts
 
     def _is_within(self, tokens: float) -> bool:
@@ -223,10 +222,9 @@ class Fitting:
 
     async def _report(self, b: Boundary, before: int, cuts: Sequence[Cut]) -> dict[str, JSONValue]:
         """Make the summary of what was left out, and emit and count the cuts; return what to record of them."""
+        digest = await self._extend()
         if not cuts:
             return {}
-        digest = await self._extend()
-        self.count.counted, self._messages = None, None
         names, dropped = tuple(dict.fromkeys(cut.strategy for cut in cuts)), sum(cut.messages for cut in cuts)
         scope, after = self._run.scope, self._tokens()
         payload = {"strategies": names, "messages": dropped, "tokens_before": before, "tokens_after": after}
@@ -254,7 +252,7 @@ class Fitting:
             strategy.remember(self._view.digest, summary)
         if summary == self._summary or summary is None:
             return None
-        self._summary = summary
+        self._summary, self._messages = summary, None
         self._set_note()
         capturer = self._run.scope.capturer
         digest: str | None = self._run.scope.guarded("recording", lambda: capturer.value(summary).digest)

@@ -166,7 +166,7 @@ REQUEST_TOKENS: Final = _histogram(
 DROPPED_MESSAGES: Final = _counter(
     "{message}",
     "pellucid.compose.dropped",
-    "Messages of conversations that requests leave out, whole or in part.",
+    "Messages that requests newly leave out of conversations, whole or in part.",
     (AGENT_NAME, COMPOSE_STRATEGY),
 )
 _CLIENT = (OPERATION_NAME, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL, SERVER_ADDRESS, SERVER_PORT)

@@ -276,6 +276,29 @@ async def test_turns_are_left_out_as_a_whole() -> None:
     assert said[-3:] == ["question 19", "answer 19", "last"]
 
 
+async def test_what_earlier_runs_left_out_is_not_left_out_anew(telemetry: Captured) -> None:
+    """A run with a history leaves out what the runs before it did; it reports only what its own request adds."""
+    agent = Agent("a", model=FunctionModel(lambda _: "y" * 2_000), context=Context(window=8_000))
+    cuts = compactions(agent)
+    history: list[Message] = []
+    reported = []
+    for number in range(40):
+        before = len(cuts)
+        history = list((await within(agent.run(f"question {number}", history=history))).messages)
+        reported.append(len(cuts) - before)
+    assert 1 < sum(reported) < 10
+    assert set(reported) == {0, 1}
+    assert all(cut.tokens_after < cut.tokens_before for cut in cuts)
+    spans = [attributes(span) for span in telemetry.find("compose_request")]
+    outputs = [json.loads(span[semconv.OUTPUT])["context"] for span in spans]
+    assert ["cut" in output for output in outputs] == [number > 0 for number in reported]
+    left_out = [span[semconv.COMPOSE_LEFT_OUT] for span in spans]
+    grown = [after - before for before, after in zip([0, *left_out], left_out, strict=False)]
+    assert grown == [cuts.pop(0).messages if number else 0 for number in reported]
+    dropped = [point.value for point in telemetry.metrics if point.name == semconv.DROPPED_MESSAGES.name]
+    assert sum(dropped) == left_out[-1]
+
+
 async def test_what_is_kept_stays() -> None:
     """Messages by a predicate, with their calls and results; and loaded skills."""
     refunds = Skill("refunds", "Refunds.", "Look up the order first. " * 40)
