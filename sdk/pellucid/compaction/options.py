@@ -31,7 +31,8 @@ class Context:
         window: Tokens of the model's window, or those of several models by `provider:model` or by the model's name.
             Published windows come from the `genai-prices` package.
         keep: Whether a message always stays in requests, whole and with its calls and results. The first message of the
-            user, the messages of the turn that is going on, loaded skills and discovered tools stay without it.
+            user, the one that is being answered, the last two steps, system messages, loaded skills and discovered
+            tools stay without it.
         strategies: What leaves something out, each once those before it do not suffice.
 
     Raises:
