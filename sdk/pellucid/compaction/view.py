@@ -94,7 +94,6 @@ class View:
         shortened: Number of messages that are shorter.
         gone: Number of messages of the conversation that are gone.
         note: Message in place of those that are gone.
-        digest: Hash of the messages that are gone.
     """
 
     def __init__(self, context: Context, estimate: Callable[[Sequence[Message]], tuple[int, int]]) -> None:
@@ -111,12 +110,22 @@ class View:
         self.shortened = 0
         self.gone = 0
         self.note: Message | None = None
-        self.digest = ""
+        self._digest = ""
+        self._undigested: list[Message] = []
 
     @property
     def left_out(self) -> int:
         """Number of messages of the conversation that are shorter or gone."""
         return self.gone + self.shortened
+
+    @property
+    def digest(self) -> str:
+        """Hash of the messages that are gone. Only summaries need it, so it is made when it is asked for."""
+        for message in self._undigested:
+            content = json.dumps(message.to_dict(), default=str, sort_keys=True)
+            self._digest = blake2b(f"{self._digest}{content}".encode("utf-8", "replace"), digest_size=16).hexdigest()
+        self._undigested = []
+        return self._digest
 
     @property
     def boundaries(self) -> list[tuple[str, int]]:
@@ -237,7 +246,7 @@ class View:
         for step in steps:
             before = step.messages
             after = _narrowed(strategy, before)
-            if len(after) == len(before) and all(new is old for new, old in zip(after, before, strict=True)):
+            if after is before:
                 continue
             size, results = self._estimate(after)
             cut.tokens += step.size - size
@@ -253,10 +262,7 @@ class View:
     def _remove(self, cut: Cut) -> None:
         if not cut.removed:
             return
-        for step in cut.removed:
-            for message in step.originals:
-                content = json.dumps(message.to_dict(), default=str, sort_keys=True)
-                self.digest = blake2b(f"{self.digest}{content}".encode("utf-8", "replace"), digest_size=16).hexdigest()
+        self._undigested += [message for step in cut.removed for message in step.originals]
         self.steps = [step for step in self.steps if step.messages]
 
     def restore(self, boundaries: Sequence[Sequence[object]]) -> bool:
@@ -276,8 +282,8 @@ class View:
         return True
 
 
-def _narrowed(strategy: Strategy, messages: Sequence[Message]) -> list[Message]:
-    """Return what a strategy makes of the messages of a step.
+def _narrowed(strategy: Strategy, messages: list[Message]) -> list[Message]:
+    """Return what a strategy makes of the messages of a step; the same list if it leaves them as they are.
 
     Raises:
         ConfigError: it fails, or tears calls and results apart.
@@ -286,6 +292,8 @@ def _narrowed(strategy: Strategy, messages: Sequence[Message]) -> list[Message]:
         after = list(strategy.narrow(messages))
     except Exception as error:
         raise ConfigError(f"the strategy {_name(strategy)} of Context failed: {describe(error)}") from error
+    if len(after) == len(messages) and all(new is old for new, old in zip(after, messages, strict=True)):
+        return messages
     if _unpaired(after) and not _unpaired(messages):
         raise ConfigError(f"the strategy {_name(strategy)} of Context separates calls of tools from their results")
     return after

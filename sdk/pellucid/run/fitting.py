@@ -283,8 +283,9 @@ class Fitting:
 def _estimate(messages: Sequence[Message]) -> tuple[int, int]:
     """Return the estimated tokens of messages, and those of them that are results of tools."""
     parts = [part for message in messages for part in message.parts]
-    results = [part for part in parts if isinstance(part, ToolResult)]
-    return estimate(parts) + _FRAME * len(messages), estimate(results)
+    results = estimate([part for part in parts if isinstance(part, ToolResult)])
+    others = estimate([part for part in parts if not isinstance(part, ToolResult)])
+    return results + others + _FRAME * len(messages), results
 
 
 def _pieces(texts: Sequence[str], most: int) -> Iterator[str]:
