@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-ASKED = ModelRequest()
+ASKED = ModelRequest(messages=(Message("user", "go"),))
 
 
 def failing(kind: ErrorKind, name: str = "first") -> ScriptedModel:

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from pellucid import Agent, Budget, Context, DiscoveryProvider, Message
+from pellucid import Agent, Context, DiscoveryProvider, Message
 from pellucid.durable import NATSQueue, open_store
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Otlp, Prometheus, TailSampling, configure
@@ -57,12 +57,10 @@ async def impatient(telemetry: Telemetry, late: DiscoveryProvider) -> None:
 
 
 async def frugal(telemetry: Telemetry) -> None:
-    """Run an agent whose conversation exceeds its window, within a budget, and one whose budget is spent."""
+    """Run an agent whose conversation exceeds its window."""
     history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
-    context, budget = Context(window=9_000), Budget("frugal", model_calls=10**9)
-    agent = Agent("frugal", model=ScriptedModel("ok"), context=context, budget=budget, telemetry=telemetry)
+    agent = Agent("frugal", model=ScriptedModel("ok"), context=Context(window=9_000), telemetry=telemetry)
     await agent.run("go", history=history)
-    await agent.run("go", budget=Budget("spent", model_calls=0))
 
 
 async def _again(once: Any) -> None:

@@ -15,6 +15,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 
 from pellucid import (
     Agent,
+    Budget,
     Decision,
     DiscoveryProvider,
     Message,
@@ -120,7 +121,15 @@ class Hub:
 async def normal(telemetry: Telemetry, hub: Hub) -> None:
     """Run an agent that lists a hub's tools, calls one of the hub's and one of its own, and answers."""
     model = Vendor(ToolCall("search", {}, "c1"), ToolCall("add", {"a": 1, "b": 2}, "c2"))
-    agent = Agent("support", model=model, tools=[add], providers=[hub.provider], prices=PRICES, telemetry=telemetry)
+    agent = Agent(
+        "support",
+        model=model,
+        tools=[add],
+        providers=[hub.provider],
+        prices=PRICES,
+        budget=Budget("support", model_calls=10**9),
+        telemetry=telemetry,
+    )
     async with agent.stream("go") as stream:
         async for _ in stream:
             pass
@@ -195,6 +204,7 @@ class Trouble:
         waits = await self._run(Vendor(ToolCall("refund", {"order": "B"}, "c1")), tools=[refund])
         denied = Decision(waits.approvals[0].approval_id, False, reason="no")
         await self._agent(Vendor(), tools=[refund]).resume(waits.checkpoint, decisions=[denied])
+        await self._run(Vendor(), budget=Budget("spent", model_calls=0))
         registry = ToolRegistry(registry_mode="lazy")
         registry.register(add)
         await self._run(Vendor(ToolCall("tool_search", {"query": "sum"}, "c1")), providers=[registry])

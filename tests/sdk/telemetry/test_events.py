@@ -15,12 +15,15 @@ import pytest
 import pellucid
 from pellucid import (
     Agent,
+    Budget,
     ConfigError,
+    Context,
     Decision,
     DiscoveryError,
     DiscoveryProvider,
     Identity,
     Limits,
+    Message,
     ModelError,
     Reliability,
     Tool,
@@ -244,6 +247,10 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
     await asynchronously(telemetry)
+    await within(Agent("c", model=ScriptedModel("x"), budget=Budget("spent", model_calls=0)).run("x"))
+    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
+    fitted = Agent("c", model=ScriptedModel("x"), context=Context(window=9_000))
+    await within(fitted.run("x", history=history))
     assert {type(event) for event in telemetry.events} == declared()
 
 

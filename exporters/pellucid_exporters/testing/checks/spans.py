@@ -156,7 +156,12 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
 
 def _is_summary(seen: Seen, parent: Seen | None) -> bool:
     """Return whether a model call makes the summary of what a request leaves out."""
-    return parent is not None and (seen.phase.name, parent.phase.name) == (semconv.INFERENCE, semconv.COMPOSE)
+    return parent is not None and seen.phase.name == semconv.INFERENCE and _is_fitted(parent)
+
+
+def _is_fitted(seen: Seen) -> bool:
+    """Return whether a request was fitted into the model's window."""
+    return seen.phase.name == semconv.COMPOSE and semconv.COMPOSE_TOKENS in seen.attributes
 
 
 def _awaited(seen: Seen, parent: Seen) -> Iterator[str]:
@@ -231,8 +236,9 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
         yield f"run {run} called no provider in iteration {group[0].iteration}"
     calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
     first_attempts = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
-    # The second is a closing answer; each may be composed anew if it is too long for the model's window.
-    if counts[semconv.COMPOSE] > 4 or first_attempts > min(2, counts[semconv.COMPOSE]):  # noqa: PLR2004
+    # The second is a closing answer; what is too long for the model's window is composed anew.
+    most = 4 if any(map(_is_fitted, group)) else 2
+    if counts[semconv.COMPOSE] > most or first_attempts > min(2, counts[semconv.COMPOSE]):
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     yield from _attempts(calls)
     yield from _turns(group)
