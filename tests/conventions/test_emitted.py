@@ -106,8 +106,8 @@ async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
 
 async def beyond_the_window() -> None:
     """Run an agent whose conversation does not fit into the window."""
-    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
-    await Agent("a", model=ScriptedModel("ok"), context=Context(window=9_000)).run("go", history=history)
+    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 2]
+    await Agent("a", model=ScriptedModel("ok"), context=Context(window=9_000)).run("word " * 2_000, history=history)
 
 
 async def to_a_limit() -> None:
