@@ -58,9 +58,9 @@ async def impatient(telemetry: Telemetry, late: DiscoveryProvider) -> None:
 
 async def frugal(telemetry: Telemetry) -> None:
     """Run an agent whose conversation exceeds its window."""
-    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
+    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 2]
     agent = Agent("frugal", model=ScriptedModel("ok"), context=Context(window=9_000), telemetry=telemetry)
-    await agent.run("go", history=history)
+    await agent.run("word " * 2_000, history=history)
 
 
 async def _again(once: Any) -> None:

@@ -248,9 +248,9 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
     await asynchronously(telemetry)
     await within(Agent("c", model=ScriptedModel("x"), budget=Budget("spent", model_calls=0)).run("x"))
-    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 9]
+    history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 2]
     fitted = Agent("c", model=ScriptedModel("x"), context=Context(window=9_000))
-    await within(fitted.run("x", history=history))
+    await within(fitted.run("word " * 2_000, history=history))
     assert {type(event) for event in telemetry.events} == declared()
 
 
