@@ -183,7 +183,7 @@ def _budgets() -> Panel:
         "How much of each budget that runs share is spent in its period, and reserved by calls in flight?",
         "percentunit",
         Query(expr=f"{spent} / ({most} > 0)", legend=legend),
-        Query(expr=f"{reserved} / ({most} > 0) > 0", legend=f"{legend} reserved"),
+        Query(expr=f"{reserved} / ({most} > 0)", legend=f"{legend} reserved"),
     )
 
 
