@@ -247,15 +247,20 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
     await asynchronously(telemetry)
+    assert {type(event) for event in telemetry.events} == declared()
+
+
+async def spending() -> None:
+    """Reach a budget, and the window of a model."""
     await within(Agent("c", model=ScriptedModel("x"), budget=Budget("spent", model_calls=0)).run("x"))
     history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 2]
     fitted = Agent("c", model=ScriptedModel("x"), context=Context(window=9_000))
     await within(fitted.run("word " * 2_000, history=history))
-    assert {type(event) for event in telemetry.events} == declared()
 
 
 async def asynchronously(telemetry: Captured) -> None:
     """Run a call in the background that expires, and ends nevertheless."""
+    await spending()
     release, late = anyio.Event(), anyio.Event()
 
     async def stubborn(arguments: Any, ctx: ToolContext) -> None:
