@@ -146,16 +146,13 @@ class Session(Generic[DepsT_contra, OutputT_co]):
         """
         check_names("Session.stream()", options, SessionRunOptions)
         history, end = await self._turns.begin(self._window)
-        outcome: object = None
+        stream: RunStream[OutputT_co] | None = None
         try:
             stream = self._agent.stream(input, deps=deps, history=history, identity=self._identity, **options)
-            try:
-                async with stream as events:
-                    yield events
-            finally:
-                outcome = _outcome(stream)
+            async with stream as events:
+                yield events
         finally:
-            await _end(end, history, outcome)
+            await _end(end, history, _outcome(stream) if stream is not None else None)
 
     async def messages(self) -> tuple[Message, ...]:
         """Return the conversation, whole: also what is older than the window.
