@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from pellucid.budgets.amounts import NO_AMOUNTS, Amounts, Limits, Need, exceeded, granted
+from pellucid.budgets.amounts import NO_AMOUNTS, Amounts, Limits, Need
 from pellucid.budgets.periods import Per, period_at
-from pellucid.budgets.state import BudgetState, Reservation
+from pellucid.budgets.state import BudgetState, Reservation, reserved
 from pellucid.concurrency.forks import reset_in_child
 
 _SWEPT_ABOVE: Final = 1_000
@@ -91,14 +91,11 @@ class MemoryAccounts:
         """Reserve as much as remains; see `BudgetStore`."""
         with self._lock:
             period, account = self._current(name, per)
-            state = account.state(period)
-            taken = state.spent.plus(state.reserved)
-            if (limit := exceeded(limits, taken, need.least)) is not None:
-                return Reservation(state=state, limit=limit)
-            amounts = granted(limits, taken, need.most)
-            self._reserved_in[reservation_id] = name, period
-            account.reserve(reservation_id, amounts.plus(need.spare, -1), self._clock() + lasts)
-            return Reservation(state=account.state(period), granted=amounts)
+            answer = reserved(account.state(period), limits, need)
+            if answer.granted is not None:
+                self._reserved_in[reservation_id] = name, period
+                account.reserve(reservation_id, answer.granted.plus(need.spare, -1), self._clock() + lasts)
+            return answer
 
     async def settle_budget(self, reservation_id: str, used: Amounts) -> BudgetState | None:
         """Replace a reservation by what was used; see `BudgetStore`."""

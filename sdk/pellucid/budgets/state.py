@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pellucid.budgets.amounts import NO_AMOUNTS, Amounts, Limits, Need
+from pellucid.budgets.amounts import NO_AMOUNTS, Amounts, Limits, Need, exceeded, granted
 from pellucid.budgets.periods import Per
 
 
@@ -39,6 +39,16 @@ class Reservation:
     state: BudgetState
     granted: Amounts | None = None
     limit: str | None = None
+
+
+def reserved(state: BudgetState, limits: Limits, need: Need) -> Reservation:
+    """Return the answer of an account in this state, which then holds what it grants but for `need.spare`."""
+    taken = state.spent.plus(state.reserved)
+    if (limit := exceeded(limits, taken, need.least)) is not None:
+        return Reservation(state=state, limit=limit)
+    amounts = granted(limits, taken, need.most)
+    after = replace(state, reserved=state.reserved.plus(amounts.plus(need.spare, -1)))
+    return Reservation(state=after, granted=amounts)
 
 
 class BudgetStore(Protocol):

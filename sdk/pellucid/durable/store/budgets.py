@@ -7,8 +7,9 @@ clock.
 from __future__ import annotations
 
 from pellucid.budgets import Amounts, BudgetState, Need, Reservation
-from pellucid.budgets.amounts import NAMES, NO_AMOUNTS, Limits, exceeded, granted
+from pellucid.budgets.amounts import NAMES, NO_AMOUNTS, Limits
 from pellucid.budgets.periods import Per, period_at
+from pellucid.budgets.state import reserved
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.values import Row
 
@@ -27,17 +28,11 @@ def reserve(
         state = _state(tx, tx.all("lock_budget", name=name, period=row["period"])[0])
         return Reservation(state=state, granted=_amounts(row).plus(need.spare))
     account = tx.all("lock_budget", name=name, period=period_at(per, _now(tx)))[0]
-    state = _state(tx, account)
-    taken = state.spent.plus(state.reserved)
-    if (limit := exceeded(limits, taken, need.least)) is not None:
-        return Reservation(state=state, limit=limit)
-    amounts = granted(limits, taken, need.most)
-    held = amounts.plus(need.spare, -1)
-    parameters = dict(zip(NAMES, held, strict=True))
-    tx.all("insert_reservation", id=reservation_id, name=name, period=account["period"], lasts=lasts, **parameters)
-    reserved = state.reserved.plus(held)
-    state = BudgetState(period=state.period, spent=state.spent, reserved=reserved, estimated=state.estimated)
-    return Reservation(state=state, granted=amounts)
+    answer = reserved(_state(tx, account), limits, need)
+    if answer.granted is not None:
+        held = dict(zip(NAMES, answer.granted.plus(need.spare, -1), strict=True))
+        tx.all("insert_reservation", id=reservation_id, name=name, period=account["period"], lasts=lasts, **held)
+    return answer
 
 
 def settle(tx: Transaction, reservation_id: str, used: Amounts) -> BudgetState | None:
