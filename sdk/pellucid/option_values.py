@@ -74,12 +74,9 @@ def _limits(value: Any) -> str | None:
 
 
 def _budget(value: Any) -> str | None:
-    from pellucid.budgets.budget import budgets_of
+    from pellucid.budgets.budget import NOT_A_BUDGET, budgets_of
 
-    if callable(value) or budgets_of(value) is not None:
-        return None
-    shown = _shown("budget", value)
-    return f"{shown} is not a Budget; give one, a sequence of them, or a function of the context that returns some"
+    return None if callable(value) or budgets_of(value) is not None else f"{_shown('budget', value)} {NOT_A_BUDGET}"
 
 
 def _policy(value: Any) -> str | None:

@@ -109,6 +109,10 @@ BudgetOption: TypeAlias = "_Budgets | Callable[[BudgetContext], _Budgets | Await
 """A budget, a sequence of them, or a function of the context of a run that returns some or None."""
 
 
+NOT_A_BUDGET: Final = "is not a Budget; give one, a sequence of them, or a function of the context that returns some"
+"""What errors say of another value."""
+
+
 def budgets_of(value: object) -> tuple[Budget, ...] | None:
     """Return the budgets that a value stands for, or None if it is something else."""
     if value is None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pellucid.concurrency.race import OutOfTime, race
-from pellucid.context import ToolContext
 from pellucid.errors import ConfigError, InstructionsError
-from pellucid.failures import contained, describe
+from pellucid.run.context_functions import call_function
 from pellucid.run.state import Run, Setup
 from pellucid.telemetry import Boundary
 from pellucid.tools.functions import name_of
@@ -70,27 +67,7 @@ def _recorded(b: Boundary, capturer: Capturer, whole: str | None, varying: Any) 
 
 
 async def _text_of(run: Run, function: Callable[..., Any]) -> str | None:
-    name, within = name_of(function), run.limits.tool_timeout
-    context: ToolContext[Any] = ToolContext(
-        run_id=run.scope.run_id,
-        iteration=run.scope.iteration,
-        identity=run.scope.identity,
-        signal=run.caller.signal,
-        expires_at=run.scope.expires_at,
-        deps=run.caller.deps,
-    )
-
-    async def call() -> Any:
-        text = function(context)
-        return await text if inspect.isawaitable(text) else text
-
-    try:
-        text = await race(call, within=within, token=run.token, at_once=True)
-    except OutOfTime as error:
-        raise InstructionsError(name, f"did not return within {within:g} s (Limits.tool_timeout)") from error
-    except BaseException as error:  # noqa: BLE001  (the function is the application's)
-        failure = contained(error)
-        raise InstructionsError(name, f"failed: {describe(failure)}") from failure
+    text = await call_function(run, function, InstructionsError)
     if text is None or isinstance(text, str):
         return text
-    raise InstructionsError(name, f"returned {type(text).__name__} instead of a text, or None")
+    raise InstructionsError(name_of(function), f"returned {type(text).__name__} instead of a text, or None")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import uuid
@@ -15,17 +14,17 @@ from typing_extensions import override
 from pellucid.budgets import Amounts as Used
 from pellucid.budgets import Budget, BudgetError, BudgetState, Need, Reservation
 from pellucid.budgets.amounts import NAMES, exceeded, limits_of
-from pellucid.budgets.budget import budgets_of
-from pellucid.concurrency.race import OutOfTime, race, shielded
-from pellucid.context import ToolContext
+from pellucid.budgets.budget import NOT_A_BUDGET, budgets_of
+from pellucid.concurrency.race import shielded
 from pellucid.errors import ConfigError
 from pellucid.events import BudgetLow
-from pellucid.failures import contained, describe
+from pellucid.failures import describe
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.models.facts import ModelFacts
 from pellucid.run.budget import NOTHING, SHARED, Account, Admitted, Amounts, Grant, Plan, RunBudget
 from pellucid.run.budget_metrics import KNOWN, count_refused, refused_counter
 from pellucid.run.budgeted import BudgetedInference, check_prices
+from pellucid.run.context_functions import call_function
 from pellucid.run.outcomes import BudgetReached
 from pellucid.run.state import Run
 from pellucid.run.unsettled import Unsettled, add, settle_all
@@ -133,10 +132,7 @@ class SharedRunBudget(RunBudget):
             elif callable(option):
                 self._functions.append(option)
             else:
-                raise ConfigError(
-                    f"Agent {run.setup.name!r}: budget={excerpt(repr(option))} of a run is not a Budget; give one, "
-                    f"a sequence of them, or a function of the context that returns some"
-                )
+                raise ConfigError(f"Agent {run.setup.name!r}: budget={excerpt(repr(option))} of a run {NOT_A_BUDGET}")
         self.shared = [SharedBudget(budget) for budget in found]
         if run.scope.is_measured:
             run.scope.guarded("metric", refused_counter, run.scope)
@@ -167,29 +163,10 @@ class SharedRunBudget(RunBudget):
 
 
 async def _returned(run: Run, function: Callable[..., Any]) -> tuple[Budget, ...]:
-    name, within = name_of(function), run.limits.tool_timeout
-    context: ToolContext[Any] = ToolContext(
-        run_id=run.scope.run_id,
-        iteration=run.scope.iteration,
-        identity=run.scope.identity,
-        signal=run.caller.signal,
-        expires_at=run.scope.expires_at,
-        deps=run.caller.deps,
-    )
-
-    async def call() -> Any:
-        value = function(context)
-        return await value if inspect.isawaitable(value) else value
-
-    try:
-        value = await race(call, within=within, token=run.token, at_once=True)
-    except OutOfTime as error:
-        raise BudgetError(name, f"did not return within {within:g} s (Limits.tool_timeout)") from error
-    except BaseException as error:  # noqa: BLE001  (the function is the application's)
-        failure = contained(error)
-        raise BudgetError(name, f"failed: {describe(failure)}") from failure
+    value = await call_function(run, function, BudgetError)
     if (budgets := budgets_of(value)) is None:
-        raise BudgetError(name, f"returned {type(value).__name__} instead of a Budget, a sequence of them, or None")
+        problem = f"returned {type(value).__name__} instead of a Budget, a sequence of them, or None"
+        raise BudgetError(name_of(function), problem)
     return budgets
 
 
