@@ -14,6 +14,7 @@ from pellucid.semconv.metrics import *  # noqa: F403
 from pellucid.semconv.names import *  # noqa: F403
 
 if TYPE_CHECKING:
+    from pellucid.semconv.compaction import *  # noqa: F403
     from pellucid.semconv.durable import *  # noqa: F403
     from pellucid.semconv.newest import *  # noqa: F403
 else:
@@ -21,7 +22,7 @@ else:
     def __getattr__(name: str) -> Any:
         """Return a name of the modules that are loaded when one of their names is used."""
         if name.isupper():
-            for module in ("durable", "newest"):
+            for module in ("compaction", "durable", "newest"):
                 namespace = vars(import_module(f"{__name__}.{module}"))
                 if name in namespace:
                     return globals().setdefault(name, namespace[name])

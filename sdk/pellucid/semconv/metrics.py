@@ -10,8 +10,6 @@ from pellucid.semconv.names import (
     AGENT_NAME,
     AGENT_VERSION,
     ASYNC_STATUS,
-    COMPOSE_PART,
-    COMPOSE_STRATEGY,
     DISCOVERY_CACHE,
     ERROR_TYPE,
     HUB_OWNER,
@@ -155,19 +153,6 @@ COMPOSE_DURATION: Final = _duration(
     "Time to compose a model request.",
     (AGENT_NAME,),
     (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
-)
-REQUEST_TOKENS: Final = _histogram(
-    "{token}",
-    "pellucid.compose.tokens",
-    "Estimated tokens of a part of a request that was fitted into the model's window.",
-    (AGENT_NAME, COMPOSE_PART),
-    tuple(float(4**n) for n in range(14)),
-)
-DROPPED_MESSAGES: Final = _counter(
-    "{message}",
-    "pellucid.compose.dropped",
-    "Messages that requests newly leave out of conversations, whole or in part.",
-    (AGENT_NAME, COMPOSE_STRATEGY),
 )
 _CLIENT = (OPERATION_NAME, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL, SERVER_ADDRESS, SERVER_PORT)
 OPERATION_DURATION: Final = _duration(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pellucid.semconv.budgets import BUDGET_METRICS
+from pellucid.semconv.compaction import COMPACTION_METRICS
 from pellucid.semconv.durable import DURABLE_METRICS
 from pellucid.semconv.metrics import MCP_BUCKETS, METRICS, Metric
 from pellucid.semconv.names import (
@@ -86,5 +87,5 @@ SERVER_METRICS: Final = (
 )
 """Instruments of instrumented MCP servers."""
 
-ALL_METRICS: Final = (*METRICS, *BUDGET_METRICS, *DURABLE_METRICS, *SERVER_METRICS)
-"""Instruments of agents, of their budgets, of durable runs, and of servers."""
+ALL_METRICS: Final = (*METRICS, *COMPACTION_METRICS, *BUDGET_METRICS, *DURABLE_METRICS, *SERVER_METRICS)
+"""Instruments of agents, of their windows and budgets, of durable runs, and of servers."""

@@ -82,7 +82,7 @@ _READ: Final = (
 
 
 class Instruments:
-    """The instruments of agents and of durable runs.
+    """The instruments of agents, of their windows, and of durable runs.
 
     Attributes:
         by_name: Histograms and counters by name.
@@ -108,7 +108,7 @@ class Instruments:
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
             **{gauge.name: partial(readers.read, gauge) for gauge in _READ},
         }
-        for metric in (*semconv.METRICS, *semconv.DURABLE_METRICS, *(_LATEST if latest else ())):
+        for metric in (*_METRICS, *(_LATEST if latest else ())):
             if latest and metric is semconv.TOKEN_USAGE:
                 continue  # replaced by counters
             name = semconv.RENAMED.get(metric.name, metric.name) if latest else metric.name
@@ -119,6 +119,7 @@ class Instruments:
         self.labels = Labels(self.by_name[semconv.TELEMETRY_DROPPED.name])
 
 
+_METRICS: Final = (*semconv.METRICS, *semconv.COMPACTION_METRICS, *semconv.DURABLE_METRICS)
 _LATEST: Final = (*semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values())
 
 
