@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import griffe
 
-from support.pages import API, ROOT
+from support.pages import API, END, MARKED, ROOT, directives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-END: Final = "<!-- end -->"
 PLAIN: Final = re.compile(r"^(::: [\w.]+(?:\n    .*)*)$", re.MULTILINE)
-MARKED: Final = re.compile(rf"<!-- (?P<directive>::: (?P<name>[\w.]+).*?) -->\n.*?{END}", re.DOTALL)
 WIDTH: Final = 100
 """Characters of a signature; a longer one has a line for each parameter."""
 
@@ -33,11 +31,6 @@ _LISTS: Final = {
     griffe.DocstringSectionKind.returns: "Returns",
     griffe.DocstringSectionKind.yields: "Yields",
 }
-
-
-def directives(page: str) -> str:
-    """Return a page with mkdocstrings' directives in place of what is written from docstrings."""
-    return MARKED.sub(lambda found: found["directive"], page)
 
 
 def written(page: str) -> str:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from documentation.links import faults_in
-from documentation.reference import directives
-from support.pages import ROOT
+from support.pages import ROOT, directives
 
 CONFIGURATION: Final = "zensical.toml"
 SITE: Final = ROOT / "site"

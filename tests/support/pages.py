@@ -13,6 +13,9 @@ ROOT: Final = Path(__file__).parents[2]
 API: Final = ROOT / "docs" / "api"
 """Pages that are written from docstrings."""
 PAGES: Final = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent != API)]
+END: Final = "<!-- end -->"
+MARKED: Final = re.compile(rf"<!-- (?P<directive>::: (?P<name>[\w.]+).*?) -->\n.*?{END}", re.DOTALL)
+"""What is written from the docstring of one name."""
 BLOCK: Final = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,3 +34,8 @@ def blocks_of(language: str) -> Iterator[Block]:
         for match in BLOCK.finditer(text):
             if match["language"] == language:
                 yield Block(page, text[: match.start()].count("\n") + 1, match["code"])
+
+
+def directives(page: str) -> str:
+    """Return a page with mkdocstrings' directives in place of what is written from docstrings."""
+    return MARKED.sub(lambda found: found["directive"], page)

@@ -11,8 +11,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, is_typeddict
 
 import pellucid
-from documentation.reference import directives
-from support.pages import API
+from support.pages import API, directives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
