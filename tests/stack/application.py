@@ -21,7 +21,7 @@ from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Otlp, Prometheus, TailSampling, configure
 from pellucid_exporters.telemetry import Telemetry
 from support import alert_scenes
-from support.dashboard_scenes import Durable, Hub, Messages, Trouble, changing, connecting, normal
+from support.dashboard_scenes import Durable, Hub, Messages, ToolServer, Trouble, changing, connecting, normal
 
 SAMPLED = "sampled"
 """The service of which only failed runs are sent."""
@@ -44,6 +44,7 @@ async def show_everything(telemetry: Telemetry) -> None:
             tasks.start_soon(_again, trouble.once)
             tasks.start_soon(_again, partial(changing, telemetry, hub))
             tasks.start_soon(_again, partial(connecting, telemetry))
+            tasks.start_soon(_again, ToolServer(telemetry).once)
             tasks.start_soon(_again, durable.once)
             tasks.start_soon(_again, partial(impatient, telemetry, late))
             tasks.start_soon(_again, partial(frugal, telemetry))
