@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -109,6 +109,7 @@ class Exchange:
         text: The message of that error, or the text of a response without one.
         is_in_session: Whether the request named a session.
         refusal: Why the answer was not read to its end.
+        headers: HTTP headers of the request, if they depend on its caller.
     """
 
     method: str
@@ -120,6 +121,7 @@ class Exchange:
     text: str = ""
     is_in_session: bool = False
     refusal: ResponseRefused | None = None
+    headers: Mapping[str, str] | None = None
     _listed: Counter | None = None
 
     @contextmanager

@@ -56,6 +56,11 @@ class ServerCatalog(DiscoveryProvider):
             raise refusal
         return await self._connect()
 
+    def release(self) -> None:
+        """Close the connection once its requests are done."""
+        if self._connection is not None:
+            self._connection.retire()
+
     @property
     def _usable(self) -> Connection | None:
         return self._connection if self._connection is not None and self._connection.usable else None
