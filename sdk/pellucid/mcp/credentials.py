@@ -52,21 +52,16 @@ class Credentials:
     idle_timeout: float = 300.0
 
     def __post_init__(self) -> None:
+        headers: object = self.headers
+        auth: object = self.auth
         if not self.idle_timeout > 0:
-            raise ConfigError(
-                f"MCPProvider.http(idle_timeout={self.idle_timeout!r}) must be a positive number of seconds"
-            )
-        if self.headers is not None and not callable(self.headers) and not isinstance(self.headers, Mapping):
-            raise ConfigError(
-                f"MCPProvider.http(headers={type(self.headers).__name__}): give a mapping of names to values, "
-                f"or a function of the identity that returns one"
-            )
-        if self.auth is not None and not isinstance(self.auth, httpx2.Auth) and not callable(self.auth):
-            if not hasattr(self.auth, "for_server"):
-                raise ConfigError(
-                    f"MCPProvider.http(auth={type(self.auth).__name__}): give an httpx2.Auth, one of pellucid.mcp.oauth, "
-                    f"or a function of the identity that returns an httpx2.Auth"
-                )
+            raise _invalid("idle_timeout", self.idle_timeout, "give a positive number of seconds")
+        if headers is not None and not callable(headers) and not isinstance(headers, Mapping):
+            remedy = "give a mapping of names to values, or a function of the identity that returns one"
+            raise _invalid("headers", type(headers).__name__, remedy)
+        if not (auth is None or isinstance(auth, httpx2.Auth) or callable(auth) or hasattr(auth, "for_server")):
+            remedy = "give one of pellucid.mcp.oauth, an httpx2.Auth, or a function of the identity that returns one"
+            raise _invalid("auth", type(auth).__name__, remedy)
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -111,6 +106,10 @@ class Credentials:
             return httpx2.Headers(headers)  # checks types
         except Exception as error:
             raise HeadersFailed(error) from error
+
+
+def _invalid(option: str, value: object, remedy: str) -> ConfigError:
+    return ConfigError(f"MCPProvider.http({option}={value}): {remedy}")
 
 
 def is_of_auth(request: httpx2.Request) -> bool:
