@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, ConfigError, Identity, ToolCall
+from pellucid import Agent, ConfigError, Identity, ToolCall, combined, gated_tools
 from pellucid.errors import DiscoveryError
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FunctionModel
@@ -150,6 +150,32 @@ async def test_a_provider_is_opened_again(url: str) -> None:
             assert (await within(agent.run("Hello"))).output == "['of_me'] me"
         with pytest.raises(DiscoveryError, match="open it again"):
             await within(agent.run("Hello"))
+
+
+async def test_an_agent_opens_its_providers(url: str) -> None:
+    """`async with agent` opens and closes providers, also within wrappers; shared ones close with the last agent."""
+    provider = MCPProvider.http(url, id="crm", headers={"Authorization": "Bearer me"})
+    wrapped = combined(gated_tools(provider, lambda _tool, _ctx: True))
+    agents = [Agent("a", model=FunctionModel(caller), providers=[each]) for each in (provider, wrapped)]
+    for _ in range(2):
+        async with agents[0]:
+            async with agents[1]:
+                pass
+            for agent in agents:
+                assert (await within(agent.run("Hello"))).output == "['of_me'] me"
+        with pytest.raises(DiscoveryError, match="open it again"):
+            await within(agents[0].run("Hello"))
+
+
+async def test_an_agent_that_cannot_open(url: str) -> None:
+    """If one provider cannot be opened, the others are closed, and the error names it."""
+    good = MCPProvider.http(url, id="good", headers={"Authorization": "Bearer me"})
+    bad = MCPProvider.http("http://user:secret@127.0.0.1:1/mcp?key=secret", id="bad")
+    with pytest.raises(DiscoveryError, match=r"'bad'.*http://127\.0\.0\.1:1/mcp") as caught:
+        async with Agent("a", model=FunctionModel(caller), providers=[good, bad]):
+            pass
+    assert "secret" not in str(caught.value)
+    assert not good._connections
 
 
 @pytest.mark.parametrize(

@@ -178,11 +178,11 @@ def trace_context() -> Any:
 def failure_of(plan: Plan, error: BaseException) -> DiscoveryError:
     """Convert an error to a `DiscoveryError`; a new one for each caller, to keep the tracebacks of tasks apart."""
     if isinstance(error, OutOfTime):
-        return DiscoveryTimeout(plan.id, f"the MCP server did not answer within {plan.timeout:g} s")
+        return DiscoveryTimeout(plan.id, f"{plan.target.title} did not answer within {plan.timeout:g} s")
     if isinstance(error, DiscoveryError):
         return with_details(type(error)(plan.id, error.problem), error)
     if isinstance(error, Refused):
-        return with_details(DiscoveryError(plan.id, f"the MCP server {error}"), error)
+        return with_details(DiscoveryError(plan.id, f"{plan.target.title} {error}"), error)
     problem = str(error) if isinstance(error, ServerGone | ResponseRefused | HeadersFailed) else describe(error)
     return with_details(DiscoveryError(plan.id, problem), error)
 

@@ -87,7 +87,7 @@ class ServerCatalog(DiscoveryProvider):
             with measured_connect(self.id, self.kind):
                 await connection.open()
         except Exception as error:
-            failure = DiscoveryError(self.id, f"cannot connect to the MCP server: {connection.explain(error)}")
+            failure = DiscoveryError(self.id, f"cannot connect to {plan.target.title}: {connection.explain(error)}")
             raise with_details(failure, error) from error
         return connection
 

@@ -86,6 +86,11 @@ class Target:
         """Seconds without requests after which a connection is closed."""
         return self.credentials.idle_timeout if self.credentials is not None and self.by_identity else math.inf
 
+    @property
+    def title(self) -> str:
+        """The server in error messages."""
+        return "the MCP server" + (f" at {shown_url(self.credentials.url)}" if self.credentials is not None else "")
+
     def holder_of(self, identity: Identity | None) -> Identity | None:
         """Return whom the requests of an identity depend on."""
         return self.credentials.holder(identity) if self.credentials is not None else None
