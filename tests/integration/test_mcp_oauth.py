@@ -101,7 +101,7 @@ async def test_servers_of_others(server: AuthorizationServer, fault: dict[str, A
 
 async def test_a_token_is_renewed_before_it_expires(server: AuthorizationServer) -> None:
     """With half a short lifetime left, the next request renews the token first: no request is refused."""
-    server.lifetime = 1.0
+    server.announced = 1
     browser = Browser()
     async with person(server, browser) as provider:
         await ask(provider, principal="ann")
@@ -147,7 +147,6 @@ async def test_a_refused_refresh_token(server: AuthorizationServer) -> None:
 
 async def test_tokens_outlive_the_process(server: AuthorizationServer, tmp_path: Path) -> None:
     """Tokens, their expiry and the registration are kept in files of the user alone, and renewed after a restart."""
-    server.lifetime = 1.0
     browser = Browser()
     for _ in range(2):
         async with person(server, browser, tokens=FileTokens(tmp_path / "tokens")) as provider:

@@ -36,6 +36,7 @@ class AuthorizationServer:
 
     Attributes:
         lifetime: Seconds of an access token.
+        announced: Seconds that it says instead.
         status: HTTP status of a token response.
         clock: Offset of its clock, in seconds.
         secret_without_method: Register clients with a secret, and name no method.
@@ -48,6 +49,7 @@ class AuthorizationServer:
     """
 
     lifetime: float = 3600.0
+    announced: int | None = None
     status: int = 200
     clock: float = 0.0
     secret_without_method: bool = False
@@ -166,7 +168,12 @@ class AuthorizationServer:
     def _issue(self, client_id: str, scope: str, *, has_refresh: bool) -> dict[str, Any]:
         access, refresh = self._secret(), self._secret()
         self.tokens[access] = Token(client_id, scope, time.time() + self.clock + self.lifetime)
-        answer = {"access_token": access, "token_type": "Bearer", "expires_in": int(self.lifetime), "scope": scope}
+        answer = {
+            "access_token": access,
+            "token_type": "Bearer",
+            "expires_in": self.announced or int(self.lifetime),
+            "scope": scope,
+        }
         if has_refresh:
             self._refresh[refresh] = client_id
             answer["refresh_token"] = refresh
