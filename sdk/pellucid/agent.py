@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from typing_extensions import TypeForm
 
@@ -37,6 +37,8 @@ from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from pellucid.providers import Readiness
     from pellucid.run.stream import RunStream
     from pellucid.run.warm_up import BackgroundWarmUp
@@ -69,7 +71,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
             fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `budget`,
             `context`, `policy`, `telemetry`, `description`, `version`, `prices`, `reliability`, `collisions`,
-            `registry_mode`, `pin` and `warm`; described in `AgentOptions`.
+            `registry_mode`, `pin`, `on_stale` and `warm`; described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -102,6 +104,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         load_capture(options.get("telemetry"))
         # The last one counts; the others are those that it overrides.
         self._configured = configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
+        self._opened: list[AsyncExitStack] = []
         # Without a reference to the agent, which is then released at once when nobody uses it any more.
         self._warm_ups = PerLoop(lambda: _background(lambda: configured[-1].configuration))
         if setup.is_warm and in_event_loop():
@@ -110,6 +113,23 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
     def __repr__(self) -> str:
         providers = ", ".join(lister.provider.id for lister in self._setup.listers)
         return f"Agent({self.name!r}, model={self._setup.model.name!r}, providers=[{providers}])"
+
+    async def __aenter__(self) -> Self:
+        """Open the providers: `async with agent` connects to MCP servers, and closes all providers at its end.
+
+        It can be entered again, such as by each lifespan of an application. Providers that several agents share close
+        with the last of them.
+
+        Raises:
+            DiscoveryError: a provider cannot be opened.
+        """
+        from pellucid.providers.opening import open_all
+
+        self._opened.append(await open_all(lister.provider for lister in self._setup.listers))
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._opened.pop().aclose()
 
     @property
     def _configuration(self) -> Configuration:

@@ -179,6 +179,9 @@ _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "collisions": _collisions,
     "registry_mode": _registry_mode,
     "pin": _switch("pin"),
+    "on_stale": lambda value: (
+        None if value in ("serve", "fail") else f"unknown on_stale={value!r}; use 'serve' or 'fail'"
+    ),
     "context": _having("context", "strategies", "is not a Context object; give Context(window=...)"),
     "warm": _switch("warm"),
 }

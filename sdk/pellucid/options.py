@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 
 from pellucid.approvals import Claims, Decision, ExternalResult
 from pellucid.context import CancelToken, Identity, Limits, ToolContext
@@ -99,6 +99,13 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
 
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
+
+    on_stale: Literal["serve", "fail"]
+    """What to do when a hub that this run has listed cannot be listed again; `serve` unless given.
+
+    `serve` goes on with the hub's last tools until it answers or the pass ends; the run is degraded. Errors of
+    the kind `auth` end the run all the same; so does a provider that `gated_tools` wraps. `fail` ends the run.
+    """
 
     context: Context | None
     """How the conversation is fitted into the model's window; without it, requests have the whole conversation."""

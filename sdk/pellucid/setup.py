@@ -137,7 +137,8 @@ def _listers(
         providers.insert(0, static_provider)
     if loader is not None:
         providers.append(loader)
-    listers = tuple(map(Lister, providers))
+    serves_stale = options.get("on_stale") != "fail"
+    listers = tuple(Lister(provider, serves_stale=serves_stale) for provider in providers)
     ids = [lister.provider.id for lister in listers]
     if len(set(ids)) < len(ids):
         raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")

@@ -17,6 +17,7 @@ from pellucid.errors import DiscoveryError, ToolError
 from pellucid.failures import error_kind_of
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.content import to_value
+from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.listing import trace_context
 from pellucid.response_limits import ResponseRefused
@@ -65,14 +66,14 @@ async def call(
             result = await request()
         except SessionUnknown:
             result = await request()
-    except (ServerGone, DiscoveryError, Refused, ResponseRefused) as error:
+    except (ServerGone, DiscoveryError, Refused, ResponseRefused, HeadersFailed) as error:
         if isinstance(error, Refused) and error.code is not None:
             set_attribute(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
         raise _failure(server, error) from error.__cause__ if isinstance(error, Refused) else error
     return to_value(result)
 
 
-def _failure(server: str, error: ServerGone | DiscoveryError | Refused | ResponseRefused) -> ToolError:
+def _failure(server: str, error: ServerGone | DiscoveryError | Refused | ResponseRefused | HeadersFailed) -> ToolError:
     match error:
         case ServerGone():
             return ToolError(
@@ -81,6 +82,8 @@ def _failure(server: str, error: ServerGone | DiscoveryError | Refused | Respons
                 error_type=error.error_type,
                 error_kind="unavailable",
             )
+        case HeadersFailed():
+            return ToolError(f"MCP server {server!r} was not asked: {error}", error_type=error.error_type)
         case ResponseRefused():
             return ToolError(
                 f"The result of MCP server {server!r} was not read: {error}",

@@ -23,6 +23,7 @@ from pellucid import semconv
 from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
+from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.link import Link
 from pellucid.mcp.metrics import Request, Session
@@ -71,6 +72,7 @@ class Connection:
         "_opening",
         "_owner",
         "_reason",
+        "_requests",
         "_retired",
         "_session",
         "_settled",
@@ -100,6 +102,7 @@ class Connection:
         self._failures = 0
         self._opening = Exchange("initialize", _ignore)
         self._active_requests = 0
+        self._requests = 0
         self._retired = False
         self._settled = anyio.Event()
         self._close_requested = anyio.Event()
@@ -162,6 +165,7 @@ class Connection:
         """Send a request in the caller's task. Cancelling it notifies the server.
 
         Raises:
+            HeadersFailed: the application's function for headers failed.
             SessionUnknown: the server did not accept the request; reconnect and retry.
             ServerGone: the connection ended before the response arrived.
             Refused: the server returned an error.
@@ -170,6 +174,7 @@ class Connection:
         client = self._client
         if client is None:
             raise ServerGone(self._closed_reason())
+        await self._target.prepare(exchange)
         request = Request(exchange)
         with request.measured(lambda: self._labels):
             result = await self._send(client, exchange, send)
@@ -178,6 +183,7 @@ class Connection:
 
     async def _send(self, client: Client, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
         self._active_requests += 1
+        self._requests += 1
         try:
             with exchange.observed():
                 result = await send(client)
@@ -228,7 +234,7 @@ class Connection:
         """Describe a failure to connect, with the last lines of the server's standard error."""
         if isinstance(error, Refused):
             return self._with_stderr(f"the server {error}")
-        return self._with_stderr(str(error) if isinstance(error, ServerGone) else describe(error))
+        return self._with_stderr(str(error) if isinstance(error, ServerGone | HeadersFailed) else describe(error))
 
     def _close(self) -> None:
         self.retire()
@@ -319,7 +325,7 @@ class Connection:
         token = otel_context.attach(parent)
         try:
             client = Client(
-                self._target.reach(self._link),
+                self._target.reach(self._link, self._target.holder),
                 cache=None,  # the provider caches listings and records that on its spans
                 message_handler=self._receive,
                 client_info=Implementation(name="pellucid", version=__version__),
@@ -353,8 +359,17 @@ class Connection:
         async with anyio.create_task_group() as tasks:
             if subscription is not None:
                 tasks.start_soon(self._follow, subscription)
-            await self._close_requested.wait()
+            await self._wait_until_unused()
             tasks.cancel_scope.cancel()
+
+    async def _wait_until_unused(self) -> None:
+        """Wait until the connection is to be closed, or nobody has used it for a while."""
+        while not self._close_requested.is_set():
+            requests = self._requests
+            with anyio.move_on_after(self._target.idle_timeout):
+                await self._close_requested.wait()
+            if not self._active_requests and self._requests == requests:
+                self.retire()
 
     async def _follow(self, subscription: Subscription) -> None:
         try:

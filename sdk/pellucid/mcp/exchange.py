@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -109,6 +109,8 @@ class Exchange:
         text: The message of that error, or the text of a response without one.
         is_in_session: Whether the request named a session.
         refusal: Why the answer was not read to its end.
+        headers: HTTP headers of the request, if they depend on its caller.
+        explanation: Why its authentication failed, if that is known.
     """
 
     method: str
@@ -120,6 +122,8 @@ class Exchange:
     text: str = ""
     is_in_session: bool = False
     refusal: ResponseRefused | None = None
+    headers: Mapping[str, str] | None = None
+    explanation: str = ""
     _listed: Counter | None = None
 
     @contextmanager
@@ -156,6 +160,7 @@ class Exchange:
         self.status = status if status >= httpx2.codes.BAD_REQUEST else None
         self.delay, self.code, self.text, self.refusal = None, None, "", None
         if self.status is None:
+            self.explanation = ""
             return
         self.set_attribute(semconv.HTTP_RESPONSE_STATUS_CODE, status)
         self.delay = retry_after(response.headers)
@@ -180,6 +185,12 @@ class Exchange:
 _EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("pellucid_mcp_exchange", default=None)
 current_exchange: Final = _EXCHANGE.get
 """Return the exchange of the current context. The MCP SDK sends in the caller's context."""
+
+
+def explain_refusal(explanation: str) -> None:
+    """Record why the authentication of the current request failed."""
+    if (exchange := current_exchange()) is not None:
+        exchange.explanation = explanation
 
 
 def meter(response: httpx2.Response, limits: ByteLimits) -> Meter:
@@ -221,7 +232,8 @@ class Refused(Exception):
         self.is_about_session = (
             exchange.is_in_session and self.code not in _PROCESSED and _SAYS_UNKNOWN.search(text) is not None
         )
-        super().__init__(_message(self.code, self.status, text))
+        message = _message(self.code, self.status, text)
+        super().__init__(f"{message}; {exchange.explanation}" if exchange.explanation else message)
 
     @property
     def error_type(self) -> str:

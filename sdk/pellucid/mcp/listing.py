@@ -21,6 +21,7 @@ from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
+from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
@@ -177,12 +178,12 @@ def trace_context() -> Any:
 def failure_of(plan: Plan, error: BaseException) -> DiscoveryError:
     """Convert an error to a `DiscoveryError`; a new one for each caller, to keep the tracebacks of tasks apart."""
     if isinstance(error, OutOfTime):
-        return DiscoveryTimeout(plan.id, f"the MCP server did not answer within {plan.timeout:g} s")
+        return DiscoveryTimeout(plan.id, f"{plan.target.title} did not answer within {plan.timeout:g} s")
     if isinstance(error, DiscoveryError):
         return with_details(type(error)(plan.id, error.problem), error)
     if isinstance(error, Refused):
-        return with_details(DiscoveryError(plan.id, f"the MCP server {error}"), error)
-    problem = str(error) if isinstance(error, ServerGone | ResponseRefused) else describe(error)
+        return with_details(DiscoveryError(plan.id, f"{plan.target.title} {error}"), error)
+    problem = str(error) if isinstance(error, ServerGone | ResponseRefused | HeadersFailed) else describe(error)
     return with_details(DiscoveryError(plan.id, problem), error)
 
 
@@ -195,7 +196,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 def with_details(failure: DiscoveryError, error: BaseException) -> DiscoveryError:
     """Copy the type, kind, status and delay of `error` to `failure`, and return it."""
-    if isinstance(error, Refused | ServerGone | ResponseRefused) or (
+    if isinstance(error, Refused | ServerGone | ResponseRefused | HeadersFailed) or (
         isinstance(error, DiscoveryError) and error.error_type
     ):
         failure.error_type = error.error_type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import which
@@ -21,14 +22,16 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.per_loop import PerLoop
-from pellucid.context import DiscoveryContext, ToolContext
+from pellucid.context import DiscoveryContext, Identity, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
+from pellucid.mcp.credentials import Auth, Credentials, Headers
 from pellucid.mcp.exchange import ByteLimits
 from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
+from pellucid.mcp.partitions import Partitions
 from pellucid.mcp.server_catalog import ServerCatalog
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
 from pellucid.providers.provider import OnInvalid, Tools
@@ -40,7 +43,9 @@ from pellucid.types import JSONObject, JSONValue
 
 MAX_LISTING_BYTES: Final = 2**24
 MAX_RESULT_BYTES: Final = 2**25
-_CLOSED: Final = "the provider was closed; create a new one"
+_CLOSED: Final = "the provider was closed; open it again by `async with`"
+MAX_HOLDERS: Final = 1000
+"""Identities with connections of their own, for each event loop."""
 
 
 class Options(TypedDict, total=False):
@@ -158,10 +163,11 @@ class MCPProvider:
             opened=self._opened,
             ended=self._ended,
         )
-        self._catalogs = PerLoop(partial(ServerCatalog, self._plan))
+        self._catalogs = self._new_catalogs()
         self._connections: set[Connection] = set()
         self._server_names: Mapping[str, str] = {}
         self._closed = False
+        self._entered = 0
         reset_in_child(self, _connections=set)
 
     @classmethod
@@ -205,7 +211,9 @@ class MCPProvider:
         url: str,
         *,
         id: str,  # noqa: A002
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
+        auth: Auth | None = None,
+        idle_timeout: float = 300.0,
         **options: Unpack[Options],
     ) -> Self:
         """Communicate over streamable HTTP.
@@ -213,10 +221,20 @@ class MCPProvider:
         Args:
             url: The server's URL.
             id: The server's name.
-            headers: HTTP headers of every request, for example `Authorization`.
+            headers: HTTP headers of every request, for example `Authorization`; or a function of the identity that
+                returns them, sync or async, which is called for each request.
+            auth: How requests are authorized: one of `pellucid.mcp.oauth`, an `httpx2.Auth`, or a function of the
+                identity that returns one.
+            idle_timeout: Seconds without requests after which the connection of an identity is closed.
             **options: See the class.
+
+        A function sees the tenant and the principal of the run; `conversation_id` is None. Each such identity has
+        sessions, cached tools and a back-off of its own; those of the 1,000 that were used last are kept.
+
+        Raises:
+            ConfigError: an option is invalid.
         """
-        return cls(over_http(url, headers), id=id, **options)
+        return cls(over_http(Credentials(url, headers, auth, idle_timeout)), id=id, **options)
 
     @classmethod
     def connect(
@@ -236,7 +254,7 @@ class MCPProvider:
         """
         match server:
             case str():
-                target = over_http(server, None)
+                target = over_http(Credentials(server))
             case StdioServerParameters():
                 target = over_stdio(server, None)
             case MCPServer() | Server():
@@ -257,7 +275,7 @@ class MCPProvider:
         Raises:
             DiscoveryError: the server could not be reached or did not list its tools.
         """
-        return await self._catalog().list_tools(ctx)
+        return await self._catalog(ctx.identity).list_tools(ctx)
 
     def server_name(self, name: str) -> str:
         """Return the server's own name of a listed tool.
@@ -268,10 +286,14 @@ class MCPProvider:
         return self._server_names[name]
 
     async def aclose(self) -> None:
-        """Close the connections of all event loops and wait until they are closed. Closing twice does nothing."""
+        """Close the connections of all event loops and wait until they are closed.
+
+        Closing twice does nothing. `async with` opens the provider again.
+        """
         self._closed = True
-        for catalog in self._catalogs.values():
-            await catalog.aclose()
+        catalogs, self._catalogs = self._catalogs.values(), self._new_catalogs()
+        for partitions in catalogs:
+            await partitions.aclose()
         connections = list(self._connections)
         for connection in connections:
             connection.close()
@@ -281,18 +303,33 @@ class MCPProvider:
                 await connection.wait_closed()
 
     async def __aenter__(self) -> Self:
-        await self._connection()
+        self._closed = False
+        self._entered += 1
+        try:
+            if not self._target.by_identity:
+                await self._connection(None)
+        except BaseException:
+            self._entered -= 1
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.aclose()
+        self._entered -= 1
+        if not self._entered:
+            await self.aclose()
 
-    def _catalog(self) -> ServerCatalog:
+    def _new_catalogs(self) -> PerLoop[Partitions]:
+        def of(holder: Identity | None) -> ServerCatalog:
+            return ServerCatalog(replace(self._plan, target=replace(self._target, holder=holder)))
+
+        return PerLoop(lambda: Partitions(of, MAX_HOLDERS))
+
+    def _catalog(self, identity: Identity | None) -> ServerCatalog:
         if self._closed:
             raise DiscoveryError(self.id, _CLOSED)
-        return self._catalogs.get()
+        return self._catalogs.get().get(self._target.holder_of(identity))
 
     def _opened(self, connection: Connection) -> None:
         if self._closed:
@@ -307,7 +344,8 @@ class MCPProvider:
         attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._target.attributes}
         tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
-        self._server_names = {exposed: name for name, exposed in names.items()}
+        listed_names = {exposed: name for name, exposed in names.items()}
+        self._server_names = {**self._server_names, **listed_names} if self._target.by_identity else listed_names
         return tools
 
     def _tool(self, tool: ServerTool | InvalidTool, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
@@ -330,7 +368,7 @@ class MCPProvider:
         )
 
     async def _call(self, name: str, exposed: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        return await call(self.id, self._connection, name, arguments, ctx, exposed=exposed)
+        return await call(self.id, partial(self._connection, ctx.identity), name, arguments, ctx, exposed=exposed)
 
-    async def _connection(self) -> Connection:
-        return await self._catalog().connection()
+    async def _connection(self, identity: Identity | None) -> Connection:
+        return await self._catalog(identity).connection()

@@ -56,6 +56,11 @@ class ServerCatalog(DiscoveryProvider):
             raise refusal
         return await self._connect()
 
+    def release(self) -> None:
+        """Close the connection once its requests are done."""
+        if self._connection is not None:
+            self._connection.retire()
+
     @property
     def _usable(self) -> Connection | None:
         return self._connection if self._connection is not None and self._connection.usable else None
@@ -82,7 +87,7 @@ class ServerCatalog(DiscoveryProvider):
             with measured_connect(self.id, self.kind):
                 await connection.open()
         except Exception as error:
-            failure = DiscoveryError(self.id, f"cannot connect to the MCP server: {connection.explain(error)}")
+            failure = DiscoveryError(self.id, f"cannot connect to {plan.target.title}: {connection.explain(error)}")
             raise with_details(failure, error) from error
         return connection
 

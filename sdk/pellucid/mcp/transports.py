@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,8 +26,10 @@ from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
+from pellucid.context import Identity
 from pellucid.errors import ConfigError
-from pellucid.mcp.exchange import LISTING, SESSION_HEADER, current_exchange, meter
+from pellucid.mcp.credentials import Credentials, is_of_auth
+from pellucid.mcp.exchange import LISTING, SESSION_HEADER, Exchange, current_exchange, meter
 from pellucid.mcp.invalid_tools import remove_invalid
 from pellucid.mcp.link import Link
 from pellucid.mcp.stdio import open_process
@@ -52,22 +55,54 @@ class Target:
 
     Attributes:
         kind: Value of `pellucid.provider.kind`.
-        reach: Returns the server or transport for `mcp.Client`; called for each connection.
+        reach: Returns the server or transport for `mcp.Client`; called for each connection, with whom it is for.
         transport: Value of `network.transport`.
         protocol: Value of `network.protocol.name`.
         address: The host, for HTTP.
         port: The port, for HTTP.
         pushes: Whether change notifications are certain to arrive with protocols before 2026-07-28. Over HTTP they need
             a stream that such servers may refuse and that the MCP SDK then abandons silently.
+        credentials: What requests are authorized by, for HTTP.
+        holder: Whom they depend on, if they do.
     """
 
     kind: str
-    reach: Callable[[Link], Reachable]
+    reach: Callable[[Link, Identity | None], Reachable]
     transport: str | None = None
     protocol: str | None = None
     address: str | None = None
     port: int | None = None
     pushes: bool = True
+    credentials: Credentials | None = None
+    holder: Identity | None = None
+
+    @property
+    def by_identity(self) -> bool:
+        """Whether each identity has sessions of its own."""
+        return self.credentials is not None and self.credentials.by_identity
+
+    @property
+    def idle_timeout(self) -> float:
+        """Seconds without requests after which a connection is closed."""
+        return self.credentials.idle_timeout if self.credentials is not None and self.by_identity else math.inf
+
+    @property
+    def title(self) -> str:
+        """The server in error messages."""
+        return "the MCP server" + (f" at {shown_url(self.credentials.url)}" if self.credentials is not None else "")
+
+    def holder_of(self, identity: Identity | None) -> Identity | None:
+        """Return whom the requests of an identity depend on."""
+        return self.credentials.holder(identity) if self.credentials is not None else None
+
+    async def prepare(self, exchange: Exchange) -> None:
+        """Ask for the headers of a request.
+
+        Raises:
+            HeadersFailed: the application's function failed.
+        """
+        if self.credentials is not None and callable(self.credentials.headers):
+            exchange.headers = await self.credentials.headers_for(self.holder)
 
     @property
     def attributes(self) -> dict[str, AttributeValue]:
@@ -83,30 +118,31 @@ class Target:
 
 def in_process(server: Server[Any] | MCPServer) -> Target:
     """Return a target for a server object in this process; it needs no transport."""
-    return Target(kind="mcp.memory", reach=lambda _link: server)
+    return Target(kind="mcp.memory", reach=lambda _link, _holder: server)
 
 
 def over_stdio(parameters: StdioServerParameters, errlog: TextIO | None) -> Target:
     """Return a target that starts a server process and uses its standard input and output."""
 
-    def reach(link: Link) -> Transport:
+    def reach(link: Link, _holder: Identity | None) -> Transport:
         return _observed(_process(parameters, errlog, link), link)
 
     return Target(kind="mcp.stdio", reach=reach, transport="pipe")
 
 
-def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
+def over_http(credentials: Credentials) -> Target:
     """Return a target for streamable HTTP.
 
     Raises:
-        ConfigError: `url` is not an http or https URL.
+        ConfigError: the URL is not an http or https URL.
     """
+    url = credentials.url
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(f"{shown_url(url)!r} is not the URL of an MCP server: it must start with http:// or https://")
 
-    def reach(link: Link) -> Transport:
-        return _observed(_http(url, headers, link), link)
+    def reach(link: Link, holder: Identity | None) -> Transport:
+        return _observed(_http(credentials, holder, link), link)
 
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return Target(
@@ -117,12 +153,13 @@ def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
         address=parts.hostname,
         port=port,
         pushes=False,
+        credentials=credentials,
     )
 
 
 def over_transport(make: Callable[[], Transport]) -> Target:
     """Return a target for the application's own transports."""
-    return Target(kind="custom", reach=lambda link: _observed(make(), link))
+    return Target(kind="custom", reach=lambda link, _holder: _observed(make(), link))
 
 
 def once(transport: Transport) -> Callable[[], Transport]:
@@ -215,21 +252,32 @@ class _ObservedWriter(_Wrapped):
 
 
 @asynccontextmanager
-async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> AsyncIterator[Any]:
+async def _http(credentials: Credentials, holder: Identity | None, link: Link) -> AsyncIterator[Any]:
+    latest = await credentials.headers_for(holder)
+
+    async def add_headers(request: httpx2.Request) -> None:
+        nonlocal latest
+        exchange = current_exchange()
+        if exchange is not None and exchange.headers is not None:
+            latest = exchange.headers  # also for requests that no caller sends
+        if not is_of_auth(request):
+            request.headers.update({name: value for name, value in latest.items() if name not in credentials.taken})
+
     async def record(response: httpx2.Response) -> None:
         link.http_version = response.http_version.removeprefix("HTTP/")
         link.session_id = response.headers.get(SESSION_HEADER) or link.session_id
         exchange = current_exchange()
-        if exchange is not None and response.request.method == "POST":
+        if exchange is not None and response.request.method == "POST" and not is_of_auth(response.request):
             await exchange.record_response(response)
 
     timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT)
     hooks = limiting_hooks(lambda response: meter(response, link.limits))
     hooks["response"].append(record)
+    hooks["request"].append(add_headers)
     async with (
-        httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout, event_hooks=hooks) as client,
+        httpx2.AsyncClient(auth=credentials.client_auth(holder), timeout=timeout, event_hooks=hooks) as client,
         # Events have a limit already, which the server's operator can raise.
-        streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+        streamable_http_client(credentials.url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
 

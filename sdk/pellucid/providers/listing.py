@@ -77,10 +77,12 @@ class Lister:
         provider: The provider.
         facts: Optional attributes of the provider.
         answers: What the provider answered last.
+        serves_stale: Whether a run goes on with its last catalogue if it cannot get another.
     """
 
-    def __init__(self, provider: ToolProvider) -> None:
+    def __init__(self, provider: ToolProvider, *, serves_stale: bool = True) -> None:
         self.provider = provider
+        self.serves_stale = serves_stale
         self.facts = ProviderFacts.of(provider)
         self._values, self._info = self.facts.values(), self.facts.info()
         self._lock = threading.Lock()
@@ -113,14 +115,19 @@ class Lister:
             def requested(request: HubRequest) -> None:
                 request.note(b)
 
-            reporting = ctx.reporting(report, b.attributes, within, requested)
+            asking = ctx.reporting(report, b.attributes, within, requested)
             if self._values or self._info:
                 hub = scope.instruments.hubs.of(provider_id)
                 hub.values.update(self._values)
                 hub.info = self._info
-            attempt = partial(self._attempt, scope, b, reporting, within)
-            catalog = await (attempt() if guard is None else guard(self, b, reporting, partial(attempt, is_kept=True)))
-            self._note(scope, b, reporting, catalog)
+            attempt = partial(self._attempt, scope, b, asking, within)
+            try:
+                catalog = await (attempt() if guard is None else guard(self, b, asking, partial(attempt, is_kept=True)))
+            except DiscoveryError as error:
+                from pellucid.providers.relisting import catalog_of_run
+
+                catalog = catalog_of_run(scope, b, ctx, self, error)
+            self._note(scope, b, asking, catalog)
             return catalog
 
     async def _attempt(

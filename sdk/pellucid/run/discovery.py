@@ -26,10 +26,10 @@ async def discover(run: Run) -> Catalog:
         DiscoveryError: a provider failed; its own exception is the cause.
         ReliabilityFailFast: a reliability rule ended the run.
     """
-    setup = run.setup
+    setup, scope, ctx = run.setup, run.scope, _context_of(run)
     guard = partial(_guarded, run, setup.reliability) if setup.reliability is not None else None
-    parts = await list_all(setup.listers, run.scope, _context_of(run), within=run.limits.discovery_timeout, guard=guard)
-    return await setup.catalogs.merged(parts)
+    scope.listed = ctx, await list_all(setup.listers, scope, ctx, within=run.limits.discovery_timeout, guard=guard)
+    return await setup.catalogs.merged(scope.listed[1])
 
 
 def _context_of(run: Run) -> DiscoveryContext:

@@ -61,6 +61,7 @@ class Scope:
         has_listener: Returns whether a listener is subscribed to events of a name; if not, the event need not be made.
         open: Boundaries that have not ended, innermost last, with the functions that end them.
         degraded: Ids of providers that were skipped because they failed, or had not answered yet.
+        listed: Context and catalogues of the pass' last listing of all providers.
         is_continued_elsewhere: Returns whether another process continues the durable run, and ends its spans.
         common: Attributes of every span.
         listeners: Listeners that receive the run's events.
@@ -74,6 +75,7 @@ class Scope:
     """
 
     trace_id = "0" * 32
+    listed: tuple[Any, Sequence[Any]] | None = None
 
     def __init__(
         self,

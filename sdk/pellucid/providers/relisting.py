@@ -1,0 +1,46 @@
+"""The last catalogue of a run, in place of one that could not be listed again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pellucid.errors import DiscoveryError
+from pellucid.events import ToolsCatalogStale
+from pellucid.failures import error_kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pellucid.context import DiscoveryContext
+    from pellucid.providers.listing import Lister
+    from pellucid.telemetry import Boundary, Scope
+    from pellucid.tools.catalog import ProviderCatalog
+
+
+def catalog_of_run(
+    scope: Scope, b: Boundary, ctx: DiscoveryContext, lister: Lister, error: DiscoveryError
+) -> ProviderCatalog:
+    """Return the catalogue that the provider has listed in this pass, and mark the run as degraded.
+
+    Not if the provider refuses the identity, whose rights may have been revoked; nor if rights are asked in each
+    iteration by `gated_tools`; nor for other skills.
+
+    Raises:
+        DiscoveryError: the given error, if there is no such catalogue.
+    """
+    provider_id = lister.provider.id
+    catalogs: Sequence[ProviderCatalog]
+    before, catalogs = scope.listed or (ctx, ())
+    catalog = next((catalog for catalog in catalogs if catalog.provider_id == provider_id), None)
+    is_other = before.active_skill_ids != ctx.active_skill_ids or "gated(" in provider_id
+    is_refused = error_kind_of(error) == "auth" or isinstance(error.__cause__, PermissionError)
+    if catalog is None or is_other or is_refused or not lister.serves_stale:
+        raise error
+    b.note(cache="stale")
+    if provider_id not in scope.degraded:
+        scope.degraded.append(provider_id)
+    answered_at = lister.answers.at
+    payload = {"provider_id": provider_id, "seconds_over": time.monotonic() - (answered_at or time.monotonic())}
+    scope.emit(ToolsCatalogStale, b.span.get_span_context(), {**payload, **scope.error_facts(error)})
+    return catalog
