@@ -74,8 +74,10 @@ class LiveMethods(Transactions):
         Raises:
             StoreUnavailable: the database did not answer; it is not asked again.
         """
+        if not self._is_open or not messages:
+            return
         async with self._sending:
-            if self._is_closed or not messages:
+            if not self._is_open:
                 return
             try:
                 await anyio.to_thread.run_sync(self._database.send, messages, limiter=self._send_limiter)
