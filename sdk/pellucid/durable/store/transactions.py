@@ -44,6 +44,8 @@ class Transactions:
         self._is_watching = False
         self._running = 0  # transactions
         self._ended = threading.Condition()
+        self._sending = PerLoop(anyio.Lock)
+        self._send_limiters = PerLoop(partial(anyio.CapacityLimiter, 1))  # threads of the application may all be busy
         self._listeners: list[Callable[[Changes], object]] = []
 
     def on_commit(self, listener: Callable[[Changes], object]) -> None:
@@ -64,8 +66,6 @@ class Transactions:
         if self._is_open:
             raise StoreError(f"store {self._database.name!r} is open already; enter it once, and share it")
         self._is_open = True
-        self._sending = anyio.Lock()
-        self._send_limiter = anyio.CapacityLimiter(1)  # threads of the application may all be busy
         limiter = self._write_limiters.get()
         try:
             await self._repeat(partial(anyio.to_thread.run_sync, self._database.open, limiter=limiter))
@@ -84,7 +84,7 @@ class Transactions:
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
-            async with self._sending:  # the last message
+            async with self._sending.get():  # the last message
                 await anyio.to_thread.run_sync(self._close_database)
         self._wakeups.notify_all()
 
