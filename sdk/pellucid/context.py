@@ -250,8 +250,8 @@ class ToolContext(Generic[DepsT_co]):
     external: ExternalCall | None = None
 
 
-@explained
 @renamed(deadline="timeout")
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one run. Times are in seconds; `None` means no bound.

@@ -52,9 +52,8 @@ async def call_function(
 
 def _remedy(run: Run, failure: BaseException) -> str:
     """Return what to do if a function reads the identity of a run that has none."""
-    if run.scope.identity is None and isinstance(failure, AttributeError) and failure.obj is None:
-        if failure.name in Identity.__dataclass_fields__:
-            return (
-                "; the run has no identity: give it identity=, or let the function return early if ctx.identity is None"
-            )
-    return ""
+    if not isinstance(failure, AttributeError) or failure.obj is not None or run.scope.identity is not None:
+        return ""
+    if failure.name not in Identity.__dataclass_fields__:
+        return ""
+    return "; the run has no identity: give it identity=, or let the function return early if ctx.identity is None"
