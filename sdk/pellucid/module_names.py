@@ -104,7 +104,7 @@ def explained(cls: _T) -> _T:
         try:
             make(*args, **kwargs)
         except TypeError:
-            load("pellucid.renamed", "explain")(cls, args[1:], kwargs)
+            load("pellucid.caller_checks", "explain")(cls, args[1:], kwargs)
             raise
 
     target.__init__ = call
