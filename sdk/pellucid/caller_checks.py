@@ -1,11 +1,31 @@
-"""Errors about the arguments of a run. Imported when one is of another type."""
+"""Errors about the arguments of a run, and names of options. Imported when one is wrong."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any, Final
 
 from pellucid.errors import ConfigError
-from pellucid.text import excerpt
+from pellucid.text import close_to, excerpt
+
+MEANT: Final[Mapping[str, Mapping[str, str]]] = {
+    "Limits": {
+        **dict.fromkeys(("max_turns", "max_steps", "max_rounds", "recursion_limit", "iterations"), "max_iterations"),
+        **dict.fromkeys(("cost", "usd", "max_usd", "max_cost_usd", "max_budget_usd", "budget"), "max_cost"),
+        **dict.fromkeys(("tokens", "total_tokens_limit", "token_limit"), "max_tokens"),
+        **dict.fromkeys(("model_calls", "max_requests", "request_limit", "max_llm_calls"), "max_model_calls"),
+        **dict.fromkeys(("tool_calls", "tool_calls_limit"), "max_tool_calls"),
+    },
+    "Budget": {
+        **dict.fromkeys(("usd", "dollars", "amount", "limit", "max_cost", "max_usd"), "cost"),
+        **dict.fromkeys(("max_tokens", "token_limit"), "tokens"),
+        **dict.fromkeys(("calls", "requests", "max_model_calls"), "model_calls"),
+        **dict.fromkeys(("period", "every", "interval"), "per"),
+    },
+    "Context": dict.fromkeys(("tokens", "max_tokens", "limit", "size", "context_window"), "window"),
+}
+"""Options that other names mean, by class."""
 
 
 def check_identity(identity: Any) -> None:
@@ -29,3 +49,22 @@ def not_an_identity(value: object, whose: str) -> ConfigError:
 def not_a_signal(value: object) -> ConfigError:
     """Return the error about the signal of a run."""
     return ConfigError(f"signal={excerpt(repr(value))} of a run is not a CancelToken; give CancelToken()")
+
+
+def explain(cls: type[Any], args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Say which option was meant by arguments that a class does not take; return if it takes them.
+
+    Raises:
+        TypeError: it does not.
+    """
+    known = list(signature(cls).parameters.values())
+    named = [item.name for item in known if item.kind is Parameter.KEYWORD_ONLY]
+    names = {item.name for item in known}
+    for name, value in options.items():
+        if name not in names:
+            meant = MEANT[cls.__name__].get(name)
+            remedy = f"use {meant}=" if meant else close_to(name, names) or f"options are {', '.join(named)}"
+            raise TypeError(f"{cls.__name__}({name}={excerpt(repr(value))}): there is no option {name!r}; {remedy}")
+    if extra := args[len(known) - len(named) :]:
+        value = excerpt(repr(extra[0]))
+        raise TypeError(f"{cls.__name__}({value}): options are given by name; use {named[0]}={value}")

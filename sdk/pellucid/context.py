@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.tasks import call_soon
-from pellucid.module_names import renamed
+from pellucid.module_names import explained, renamed
 from pellucid.types import DepsT_co, JSONValue
 
 _Params = ParamSpec("_Params")
@@ -251,6 +251,7 @@ class ToolContext(Generic[DepsT_co]):
 
 
 @renamed(deadline="timeout")
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one run. Times are in seconds; `None` means no bound.

@@ -333,13 +333,16 @@ class RequestComposed(Event, name="request.composed"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetLow(Event, name="budget.low"):
-    """At least 80 % of a budget that the run shares with others is spent, or it has refused a call; once each in a run.
+    """A budget that the run shares with others is nearly spent, is spent, or has refused a call; once each in a run.
+
+    It is nearly spent from 80 % on.
 
     Attributes:
         budget: Name of the budget.
         limit: `cost`, `tokens` or `model_calls`.
         value: The limit.
-        used: What is spent, and reserved by calls in flight.
+        spent: What ended calls have used, of all runs.
+        reserved: What the calls in flight may use at most.
         period: The period, such as `2026-11-27`; empty for a budget without periods.
         is_refused: Whether a model call was not made, because it might have exceeded the budget.
     """
@@ -347,7 +350,8 @@ class BudgetLow(Event, name="budget.low"):
     budget: str
     limit: str
     value: float
-    used: float
+    spent: float
+    reserved: float
     period: str
     is_refused: bool
 

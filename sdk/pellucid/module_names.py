@@ -94,5 +94,22 @@ def renamed(**names: str) -> Callable[[_T], _T]:
     return decorate
 
 
+def explained(cls: _T) -> _T:
+    """Let a class say which option was meant, if it is made with arguments that it does not take."""
+    target: Any = cls
+    make = target.__init__
+
+    @wraps(make)
+    def call(*args: Any, **kwargs: Any) -> None:
+        try:
+            make(*args, **kwargs)
+        except TypeError:
+            load("pellucid.caller_checks", "explain")(cls, args[1:], kwargs)
+            raise
+
+    target.__init__ = call
+    return cls
+
+
 def _read(old: str, new: str, owner: object) -> Any:
     return load("pellucid.renamed", "read")(owner, old, new)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from pellucid import Agent, Budget
+from pellucid import Agent, Budget, Limits, Message, ModelRequest, ModelResponse, Tool, ToolCall, Usage
 from pellucid.budgets.accounts import MemoryAccounts
 from pellucid.testing import FunctionModel
 from pellucid_commands.inspection import top
@@ -49,3 +49,36 @@ async def test_a_budget_that_is_low(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "<dt>Budget</dt><dd>tenant-7 <small>80% spent</small>" in page
     tomorrow = time.time_ns() + 1
     assert [alert for alert in evaluate(reader, tomorrow + 86_400 * 10**9) if alert.name == "BudgetNearlySpent"] == []
+
+
+async def test_a_budget_that_is_overspent(tmp_path: Path) -> None:
+    """The alert has what is spent, not what is reserved, and more than all of it if the last answer was too long."""
+    path, counts = tmp_path / "store.db", iter([500] * 18 + [1_200])
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        output = next(counts)
+        message = Message("assistant", [ToolCall("look", {})] if output == 500 else "done")
+        return ModelResponse(message=message, usage=Usage(input_tokens=0, output_tokens=output))
+
+    async def look(arguments: object, ctx: object) -> str:
+        telemetry.flush(10)
+        fired.extend(alert.summary for alert in evaluate(StoreReader(path), time.time_ns()))
+        return "ok"
+
+    fired: list[str] = []
+    budget = Budget("team", tokens=10_000, per="day", store=MemoryAccounts())
+    with storing(path) as telemetry:
+        agent = Agent(
+            "a",
+            model=FunctionModel(answer),
+            tools=[Tool(name="look", description="Look.", run=look)],
+            budget=budget,
+            settings={"max_tokens": 16},
+            limits=Limits(max_iterations=30),
+            telemetry=telemetry,
+        )
+        await within(agent.run("go"))
+        await look(None, None)
+    assert len(fired) == 3
+    assert all("80%" in summary for summary in fired[:2])
+    assert "102%" in fired[2]

@@ -14,7 +14,7 @@ from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.durations import took
-from pellucid_exporters.stored.rows import STATUSES
+from pellucid_exporters.stored.rows import STATUSES, STOP_REASONS
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -26,13 +26,17 @@ SHOWN: Final = 12
 
 _TITLES: Final = ("RUN", "STARTED", "AGENT", "STATUS", "DURATION", "SPANS", "TOKENS", "COST", "ERROR")
 _RIGHT: Final = ("DURATION", "SPANS", "TOKENS", "COST")
-_FILTERS: Final = ("agent", "outcome", "hub", "tool", "model", "text", "min_duration", "min_cost", "before", "limit")
+_FILTERS: Final = (
+    *("agent", "outcome", "stop_reason", "hub", "tool", "model", "text"),
+    *("min_duration", "min_cost", "before", "limit"),
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid runs`."""
     parser.add_argument("--agent", metavar="NAME", help="of this agent")
     parser.add_argument("--outcome", choices=STATUSES, help="that ended so, or have not ended")
+    parser.add_argument("--stop-reason", choices=STOP_REASONS, help="that returned a result for this reason")
     parser.add_argument("--hub", metavar="ID", help="that asked this hub for tools")
     parser.add_argument("--tool", metavar="NAME", help="that called this tool")
     parser.add_argument("--model", metavar="NAME", help="that called this model")
@@ -113,6 +117,7 @@ COMMAND: Final = Command(
     examples=(
         "pellucid runs",
         "pellucid runs --outcome failed --hub catalogue",
+        "pellucid runs --stop-reason max_cost",
         "pellucid runs --min-duration 10 --before 2026-05-04T12:30 --json",
     ),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid import semconv
 from pellucid.cli import Command
 from pellucid.errors import PellucidError
+from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_REACHED
 from pellucid_commands.inspection.contents import content_document, content_lines
 from pellucid_commands.inspection.documents import run_document, span_document
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 _WIDEST: Final = 60
+_IN_DOLLARS: Final = frozenset({"max_cost", "cost"})
 _FACTS: Final = (
     semconv.PROVIDER_ID,
     semconv.DISCOVERY_CACHE,
@@ -133,11 +135,26 @@ def span_line(prefix: str, span: SpanRow) -> str:
     name = flat(span.name)
     iteration = f"[{span.iteration}]" if span.iteration is not None else ""
     facts = [] if span.phase is None else [str(span.attributes[key]) for key in _FACTS if key in span.attributes]
+    facts += _reasons(span)
     status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if span.status in FAULTS else []
     words = "  ".join(flat(word) for word in [*status, *facts] if word not in name)
     room = _WIDEST - len(prefix)
     shown = name if len(name) <= room else f"{name[: room - 1]}…"
     return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took(span):>10}  {words}".rstrip()
+
+
+def _reasons(span: SpanRow) -> Iterator[str]:
+    """Yield why a run stopped, if not because the model had finished, and what compaction left out of a request."""
+    attributes = span.attributes
+    if span.phase == semconv.COMPOSE and (left_out := attributes.get(semconv.COMPOSE_LEFT_OUT)):
+        yield f"{text.count(left_out)} message{'s' if left_out != 1 else ''} left out"
+    if span.phase != semconv.RUN or (reason := attributes.get(semconv.STOP_REASON, "stop")) == "stop":
+        return
+    kind = attributes.get(BUDGET_KIND, reason)
+    shown = text.money if kind in _IN_DOLLARS else "{:,.0f}".format
+    name = f" {attributes[BUDGET_REACHED]}, {kind}" if BUDGET_REACHED in attributes else ""
+    used, limit = (attributes.get(key) for key in (semconv.LIMIT_USED, semconv.LIMIT_VALUE))
+    yield f"{reason}{name}" + (f": {shown(used)} of {shown(limit)}" if limit is not None else "")
 
 
 def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "run_id": _TEXT, "trace_id": _TEXT, "parent_run_id": _TEXT, "replay_of": _TEXT, "agent": _TEXT,
         "service": _TEXT, "status": _TEXT, "start": _TIME, "end": _TIME, "iterations": _INT, "error_type": _TEXT,
         "error": _TEXT, "input_tokens": _INT, "output_tokens": _INT, "cost": _FLOAT, "models": _TEXTS, "tools": _TEXTS,
-        "hubs": _TEXTS, "spans": _INT, "seen_until": _TIME,
+        "hubs": _TEXTS, "spans": _INT, "seen_until": _TIME, "stop_reason": _TEXT,
     },
     "span": {
         "run_id": _TEXT, "sequence": _INT, "trace_id": _TEXT, "span_id": _TEXT, "parent_span_id": _TEXT, "name": _TEXT,

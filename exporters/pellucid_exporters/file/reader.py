@@ -44,6 +44,7 @@ class FileReader:
         hub: str | None = None,
         tool: str | None = None,
         model: str | None = None,
+        stop_reason: str | None = None,
         text: str | None = None,
         min_duration: float | None = None,
         min_cost: float | None = None,
@@ -58,6 +59,7 @@ class FileReader:
             if (
                 agent in (None, run.agent)
                 and outcome in (None, run.status)
+                and stop_reason in (None, run.stop_reason)
                 and (hub is None or hub in run.hubs)
                 and (tool is None or tool in run.tools)
                 and (model is None or model in run.models)

@@ -121,6 +121,7 @@ class _Builder:
                 input_tokens=count_of(attributes, semconv.USAGE_INPUT_TOKENS),
                 output_tokens=count_of(attributes, semconv.USAGE_OUTPUT_TOKENS),
                 cost=attributes.get(semconv.COST_USD),
+                stop_reason=text_of(attributes, semconv.STOP_REASON),
             )
         elif phase in PART_OF:
             part, name = PART_OF[phase]

@@ -65,6 +65,7 @@ class StoreReader:
         hub: str | None = None,
         tool: str | None = None,
         model: str | None = None,
+        stop_reason: str | None = None,
         text: str | None = None,
         min_duration: float | None = None,
         min_cost: float | None = None,
@@ -80,6 +81,7 @@ class StoreReader:
             hub: Id of a tool provider that was asked for tools.
             tool: Name of a tool that was called.
             model: Name of a model that was called.
+            stop_reason: Why it returned its result; see `STOP_REASONS`.
             text: Part of the run's id, of the name of the agent, of an error, or of recorded content; in any case of
                 letters.
             min_duration: Seconds that the run took at least.
@@ -96,13 +98,15 @@ class StoreReader:
             conditions.append("outcome IS NULL")
         elif outcome is not None:
             conditions, values = [*conditions, "outcome = ?"], [*values, storable(outcome)]
+        if stop_reason is not None:
+            conditions, values = [*conditions, searches.MAY_STOP_BY], [*values, json.dumps(stop_reason)]
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
             seen_until = _Processes(connection)
             matches = searches.text_filter(connection, text) if text else None
             found: list[RunRow] = []
             for row in searches.newest(connection, conditions, values, before):
-                if matches is not None and not matches(row):
+                if (matches is not None and not matches(row)) or stop_reason not in (None, searches.stop_reason(row)):
                     continue
                 run = _run_row(connection, row, seen_until)
                 if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
@@ -267,6 +271,7 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Calla
         spans=row["spans"] + row["open_spans"],
         replay_of=row["replay_of"],
         seen_until=max(seen, row["last"]) if seen is not None else None,
+        stop_reason=searches.stop_reason(row),
     )
 
 

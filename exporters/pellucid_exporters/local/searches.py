@@ -8,13 +8,17 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pellucid import semconv
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.run_rows import PARTS
 from pellucid_exporters.local.schema import LARGEST
-from pellucid_exporters.stored.rows import Total, total_of
+from pellucid_exporters.local.shapes import constants
+from pellucid_exporters.stored.rows import Total, text_of, total_of
 
 _RUNS: Final = """
-SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans
+SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans,
+    (SELECT definition FROM spans JOIN shapes ON shapes.id = shape
+     WHERE spans.run = runs.key AND spans.start = runs.start AND instr(definition, '"pellucid.stop_reason"')) AS root
 FROM runs LEFT JOIN processes ON processes.id = runs.process
 """
 _TREE: Final = """
@@ -28,6 +32,9 @@ _COST: Final = f"""
 _USAGES: Final = f"""
 {_TREE.format(run_id="?")} SELECT input_tokens, output_tokens, cost FROM runs JOIN tree USING (run_id)
 """
+MAY_STOP_BY: Final = "instr(root, ?)"
+"""Condition that runs with a stop reason, as JSON, meet, and maybe others."""
+
 _BATCH: Final = 500
 """Runs whose spans a search for a text reads at once."""
 _TRACE: Final = 32
@@ -63,6 +70,11 @@ def newest(
     where = f"WHERE {' AND '.join(given)}" if given else ""
     query = f"{_RUNS} {where} ORDER BY start DESC, key DESC"
     yield from connection.execute(query, [*values, min(before, LARGEST)] if before is not None else values)
+
+
+def stop_reason(run: sqlite3.Row) -> str | None:
+    """Return why a run returned its result."""
+    return text_of(constants(run["root"]), semconv.STOP_REASON) if run["root"] is not None else None
 
 
 def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:

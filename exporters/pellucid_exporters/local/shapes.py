@@ -133,6 +133,12 @@ def definition_of(shape: tuple[Any, ...]) -> str:
     return json.dumps(shape, separators=(",", ":"))
 
 
+def constants(definition: str) -> dict[str, Any]:
+    """Return the attributes whose values are in a shape."""
+    *_, marks, keys, fixed = json.loads(definition)
+    return dict(zip([key for mark, key in zip(marks, keys, strict=True) if mark == CONSTANT], fixed, strict=True))
+
+
 def join(
     definition: str, values: bytes, digests: bytes | None, run_id: str
 ) -> tuple[str, str, str, str, dict[str, Any]]:

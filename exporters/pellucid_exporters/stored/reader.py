@@ -19,6 +19,7 @@ class Recording(Protocol):
         hub: str | None = None,
         tool: str | None = None,
         model: str | None = None,
+        stop_reason: str | None = None,
         text: str | None = None,
         min_duration: float | None = None,
         min_cost: float | None = None,

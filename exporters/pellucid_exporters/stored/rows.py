@@ -30,6 +30,13 @@ STATUSES: Final = (
 )
 """Statuses of runs."""
 
+STOP_REASONS: Final = (
+    *("stop", "length", "content_filter", "tool_call", "error"),
+    *("max_iterations", "max_tool_calls", "max_cost", "max_tokens", "max_model_calls", "budget"),
+    *sorted(AWAITING),
+)
+"""Values of `pellucid.stop_reason`: finish reasons of models, limits, and what runs wait for."""
+
 FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, semconv.LOST, "error", INTERRUPTED})
 """Statuses of runs and spans that went wrong."""
 
@@ -98,6 +105,7 @@ class RunRow:
         total: Those of the run and of all runs nested in it; `None` if there are none.
         seen_until: If it is interrupted, when its process was last seen.
         replay_of: Id of the recorded run that it replays.
+        stop_reason: Its `pellucid.stop_reason`, if it has returned a result.
     """
 
     run_id: str
@@ -121,6 +129,7 @@ class RunRow:
     spans: int = 0
     replay_of: str | None = None
     seen_until: int | None = None
+    stop_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from pellucid.budgets.periods import Per
 from pellucid.budgets.state import BudgetState, BudgetStore
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError, PellucidError
+from pellucid.module_names import explained
 from pellucid.text import excerpt
 
 MAX_NAME: Final = 255
@@ -33,6 +34,7 @@ class BudgetError(PellucidError):
         self.budget = budget
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What many runs may spend on models together, in a calendar period in UTC.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pellucid.compaction.strategies import DropReasoning, DropResults, DropTurns, Strategy
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
+from pellucid.module_names import explained
 from pellucid.text import excerpt
 
 
@@ -15,6 +16,7 @@ def _usual() -> tuple[Strategy, ...]:
     return (DropResults(), DropReasoning(), DropTurns())
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """How requests are fitted into the model's window. The conversation itself stays whole.

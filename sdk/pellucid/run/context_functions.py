@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pellucid.concurrency.race import OutOfTime, race
-from pellucid.context import ToolContext
+from pellucid.context import Identity, ToolContext
 from pellucid.errors import PellucidError
 from pellucid.failures import contained, describe
 from pellucid.run.state import Run
@@ -47,4 +47,13 @@ async def call_function(
         raise failed(name, f"did not return within {within:g} s (Limits.tool_timeout)") from error
     except BaseException as error:  # noqa: BLE001  (the function is the application's)
         failure = contained(error)
-        raise failed(name, f"failed: {describe(failure)}") from failure
+        raise failed(name, f"failed: {describe(failure)}{_remedy(run, failure)}") from failure
+
+
+def _remedy(run: Run, failure: BaseException) -> str:
+    """Return what to do if a function reads the identity of a run that has none."""
+    if not isinstance(failure, AttributeError) or failure.obj is not None or run.scope.identity is not None:
+        return ""
+    if failure.name not in Identity.__dataclass_fields__:
+        return ""
+    return "; the run has no identity: give it identity=, or let the function return early if ctx.identity is None"

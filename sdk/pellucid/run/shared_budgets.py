@@ -104,15 +104,16 @@ class SharedBudget:
         limits = limits_of(self.budget.limits)
         return max((spent[index] / limit if limit else 1.0, name) for index, name, limit in limits)
 
-    def figures(self, limit: str) -> tuple[float, float]:
-        """Return a limit, and what counts against it: what is spent, and what is reserved by calls in flight."""
+    def figures(self, limit: str) -> tuple[float, float, float]:
+        """Return a limit, what is spent of it, and what is reserved by calls in flight."""
         state, index = self.state, NAMES.index(limit)
-        return float(self.budget.limits[index] or 0), float(state.spent[index] + state.reserved[index])
+        return float(self.budget.limits[index] or 0), float(state.spent[index]), float(state.reserved[index])
 
     def record(self, b: Boundary, limit: str) -> None:
         """Record that the run ended because this limit is reached."""
-        value, used = self.figures(limit)
-        b.attributes({BUDGET_REACHED: self.budget.name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used})
+        value, spent, reserved = self.figures(limit)
+        figures = {LIMIT_VALUE: value, LIMIT_USED: spent + reserved}
+        b.attributes({BUDGET_REACHED: self.budget.name, BUDGET_KIND: limit, **figures})
 
 
 class SharedRunBudget(RunBudget):
@@ -274,16 +275,18 @@ class SharedInference(BudgetedInference):
 
     def _report(self, shared: SharedBudget, limit: str, *, is_refused: bool) -> bool:
         """Emit an event about a budget, unless it was in this run; a closing answer may be refused, too."""
-        scope, key = self.run.scope, (is_refused, shared.key)
+        value, spent, reserved = shared.figures(limit)
+        scope, key = self.run.scope, (is_refused or spent >= value, is_refused, shared.key)
         if key in self.budget.reported:
             return False
         self.budget.reported.add(key)
-        value, used = shared.figures(limit)
         span, name = get_current_span(), shared.budget.name
-        facts: dict[str, Any] = {BUDGET_NAME: name, BUDGET_KIND: limit, LIMIT_VALUE: value, LIMIT_USED: used}
+        facts: dict[str, Any] = {BUDGET_NAME: name, BUDGET_KIND: limit}
+        facts |= {LIMIT_VALUE: value, LIMIT_USED: spent + reserved}
         scope.add_event(span, BudgetLow.name, {**facts, BUDGET_IS_REFUSED: is_refused})
-        payload = {"budget": name, "limit": limit, "value": value, "used": used, "period": shared.state.period}
-        scope.emit(BudgetLow, span.get_span_context(), {**payload, "is_refused": is_refused})
+        payload = {"budget": name, "limit": limit, "value": value, "spent": spent, "reserved": reserved}
+        payload |= {"period": shared.state.period, "is_refused": is_refused}
+        scope.emit(BudgetLow, span.get_span_context(), payload)
         return True
 
     @override

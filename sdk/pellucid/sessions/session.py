@@ -64,7 +64,7 @@ class Session(Generic[DepsT_contra, OutputT_co]):
         if not (isinstance(known, str) and 0 < len(known) <= MAX_ID and known.isprintable()):
             raise ConfigError(f"{whose}: session({known!r}): the id must be 1 to {MAX_ID} printable characters")
         if window is not None and not (type(window) is int and window >= 1):
-            raise ConfigError(f"{whose}: session(window={window!r}): must be a number of messages, or None")
+            raise ConfigError(f"{whose}: session(window={window!r}): must be at least 1 message, or None for all")
         if store is not None and not hasattr(store, "claim_run"):
             raise ConfigError(
                 f"{whose}: session(store={excerpt(repr(store))}): must be an open store, such as that of "
@@ -105,7 +105,7 @@ class Session(Generic[DepsT_contra, OutputT_co]):
                 them as `messages`.
             PellucidError: any other error that `Agent.run` raises.
         """
-        check_names("Session.run()", options, SessionRunOptions)
+        _check_options("Session.run", options)
         history, end = await self._turns.begin(self._window)
         result: RunResult[OutputT_co] | None = None
         failure: object = None
@@ -144,7 +144,7 @@ class Session(Generic[DepsT_contra, OutputT_co]):
         Raises:
             ConversationBusy, StoreError: as for `run`.
         """
-        check_names("Session.stream()", options, SessionRunOptions)
+        _check_options("Session.stream", options)
         history, end = await self._turns.begin(self._window)
         stream: RunStream[OutputT_co] | None = None
         try:
@@ -161,6 +161,21 @@ class Session(Generic[DepsT_contra, OutputT_co]):
             StoreError: it could not be read.
         """
         return tuple(await self._turns.read(None))
+
+
+def _check_options(function: str, options: Mapping[str, Any]) -> None:
+    """Check the names of options.
+
+    Raises:
+        TypeError: one is unknown, or is of the session itself.
+    """
+    if "history" in options:
+        remedy = "a session has its own history; run the agent with history=, or use another session"
+        raise TypeError(f"{function}(history={excerpt(repr(options['history']))}): {remedy}")
+    if "identity" in options:
+        remedy = "give it to agent.session(identity=)"
+        raise TypeError(f"{function}(identity={excerpt(repr(options['identity']))}): {remedy}")
+    check_names(f"{function}()", options, SessionRunOptions)
 
 
 def _key(agent: str, identity: Identity) -> str:

@@ -255,9 +255,9 @@ async def test_refusals_are_events_and_metrics(telemetry: Captured) -> None:
     assert (await within(agent.run("go"))).stop_reason == "budget"
     [low, low_again, event] = heard
     assert [each.is_refused for each in heard] == [False, False, True]
-    assert (low.used, low_again.used) == (1, 1)
+    assert (low.spent, low_again.spent) == (1, 1)
     assert event.period == ""
-    assert (event.budget, event.limit, event.value, event.used) == ("refusing", "model_calls", 1, 1)
+    assert (event.budget, event.limit, event.value, event.spent, event.reserved) == ("refusing", "model_calls", 1, 1, 0)
     span = telemetry.find("invoke_agent")[-1]
     assert [item.name for item in span.events] == ["budget.low", "budget.low"]
     labels = {"pellucid_budget_name": "refusing", "pellucid_budget_kind": "model_calls"}

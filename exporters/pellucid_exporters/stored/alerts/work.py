@@ -67,19 +67,22 @@ def _run_failing(recent: Window, context: Context) -> Iterator[Alert]:
 
 
 def _budgets(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
-    """Yield an alert for each budget that a run of the last hour saw nearly spent, in its present period."""
+    """Yield an alert for each budget that a run of the last hour saw nearly spent, in its present period.
+
+    More may be spent by now: a run tells when it first finds that a budget is nearly spent, and that all of it is.
+    """
     limit, seen = context.thresholds.budget_spent, set[tuple[str, str]]()
     today = datetime.fromtimestamp(now / SECOND, UTC).isoformat()
     for event in reader.events_named(BudgetLow.name, now - round(HOUR * SECOND), now):  # the newest first
         facts = event.payload
         name, kind, most = str(facts.get("budget")), str(facts.get("limit")), float(facts.get("value") or 0.0)
-        used = float(facts.get("used") or 0.0) / most if most else 1.0
+        used = float(facts.get("spent") or 0.0) / most if most else 1.0
         if (name, kind) in seen or used < limit or not today.startswith(str(facts.get("period"))):
             continue
         seen.add((name, kind))
         run = reader.run(event.run_id)
         subject = named("Budget", name, run.service if run is not None else "")
-        words = Words(subject=subject, value=f"{percentage(used)} of its {kind}")
+        words = Words(subject=subject, value=f"at least {percentage(used)} of its {kind}")
         since = run.start if run is not None else event.time
         where = (event.run_id, event.span_id or "")
         definition = work.budget_nearly_spent(context, words)

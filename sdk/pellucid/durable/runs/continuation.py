@@ -27,7 +27,7 @@ def source_of(claim: Claim, history: Sequence[Message] = ()) -> Sequence[Message
     run, calls = claim.run, {call.id: call for call in claim.calls}
     has_entries = bool(steps_of(claim.journal))
     if run.checkpoint is None and not has_entries:
-        return [*history, *load_messages(_request(run)["messages"])]
+        return [*history, *load_messages(request_of(run)["messages"])]
     folded = folded_of(run, claim.journal, calls.keys(), history)
     state = _authorized(folded.checkpoint, calls)
     decisions = [
@@ -81,7 +81,8 @@ def decision_of(call: CallRecord) -> Decision:
     return Decision(call.id, **decision)
 
 
-def _request(run: RunRecord) -> dict[str, Any]:
+def request_of(run: RunRecord) -> dict[str, Any]:
+    """Return what a run was submitted with."""
     return cast("dict[str, Any]", run.request)
 
 
@@ -94,7 +95,7 @@ def _first(run: RunRecord) -> Checkpoint:
         trace=cast("dict[str, str]", run.trace) or {},
         created_at=run.created_at,
         identity=identity_of(run),
-        messages=_request(run)["messages"],
+        messages=request_of(run)["messages"],
     )
 
 

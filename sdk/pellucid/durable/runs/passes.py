@@ -13,7 +13,7 @@ from opentelemetry.context import attach, detach
 
 from pellucid.agent import Agent, configuration_of
 from pellucid.context import CancelToken
-from pellucid.durable.runs.continuation import settled_ids, source_of
+from pellucid.durable.runs.continuation import request_of, settled_ids, source_of
 from pellucid.durable.runs.conversations import history_of, own_messages
 from pellucid.durable.runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
 from pellucid.durable.runs.journal import StoreJournal
@@ -104,6 +104,10 @@ async def _run_pass(
         options: CallerOptions = {"signal": token}
         if identity is not None:
             options["identity"] = identity
+        if kept := request_of(claim.run).get("budgets"):
+            from pellucid.durable.runs.budgets import load_budgets
+
+            options["budget"] = load_budgets(kept, store)
         run = new_run(configuration_of(agent), source, deps, options, journal=journal, live=live)
     except StoreUnavailable:
         raise

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -50,6 +50,9 @@ from pellucid.run.start import Input, conversation
 from pellucid.telemetry import Pipeline
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject, JSONValue
+
+if TYPE_CHECKING:
+    from pellucid.budgets import Budget
 
 _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
@@ -168,14 +171,17 @@ class DurableRuns:
         run_id: str | None = None,
         idempotency_key: str | None = None,
         callback: str | None = None,
+        budget: Budget | Sequence[Budget] | None = None,
     ) -> str:
         """Submit a run, and return its id; the same id or idempotency key submits the same run once.
 
         With a `conversation_id`, the run continues after the earlier runs of this conversation, of the same tenant and
-        principal. Each state in which the run waits or has ended is delivered to the URL `callback`.
+        principal. Each state in which the run waits or has ended is delivered to the URL `callback`. Budgets count in
+        addition to those of the agent, in all passes of the run; their accounts are in the store of these runs.
 
         Raises:
-            ConfigError: the agent is unknown, the input has another type, or there are a `history` and a conversation.
+            ConfigError: the agent is unknown, the input has another type, there are a `history` and a conversation, or
+                a budget has another store.
             ConversationBusy: a run of the conversation has not ended, and runs do not queue.
             CallbackRefused: the callback URL is not allowed, or there is no `DurableRuns(callbacks=)`.
             IdempotencyConflict: the id or the key belongs to a run with another agent, input or callback.
@@ -195,6 +201,10 @@ class DurableRuns:
             "messages": dump_messages(conversation(history, input)),
             "identity": asdict(identity) if identity is not None else None,
         }
+        if budget is not None:
+            from pellucid.durable.runs.budgets import dump_budgets
+
+            request["budgets"] = cast("JSONValue", dump_budgets(budget, self._store))
         submission = await self._store.submit(
             run_id or uuid.uuid4().hex,
             name,

@@ -43,3 +43,10 @@ class BudgetMethods(Transactions):
     async def read_budget(self, name: str, per: Per | None) -> BudgetState:
         """Return the account of the current period of a budget."""
         return await self._read(partial(budgets.read, name=name, per=per))
+
+    async def list_budgets(self) -> tuple[tuple[str, BudgetState], ...]:
+        """Return names and states of all accounts, by name, the latest period first.
+
+        The store does not know the limits: they are those of the `Budget` that each run has.
+        """
+        return await self._read(budgets.list_budgets)

@@ -6,6 +6,8 @@ clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pellucid.budgets import Amounts, BudgetState, Need, Reservation
 from pellucid.budgets.amounts import NAMES, NO_AMOUNTS, Limits
 from pellucid.budgets.periods import Per, period_at
@@ -53,6 +55,15 @@ def read(tx: Transaction, name: str, per: Per | None) -> BudgetState:
     return _state(tx, account) if account is not None else BudgetState(period=period)
 
 
+def list_budgets(tx: Transaction) -> tuple[tuple[str, BudgetState], ...]:
+    """Return the names and states of all accounts, the latest period of a name first."""
+    sums: dict[tuple[str, str], dict[int, Amounts]] = {}
+    for row in tx.all("sum_all_reservations"):
+        sums.setdefault((row["name"], row["period"]), {})[row["is_expired"]] = _amounts(row)
+    rows = tx.all("list_budgets")
+    return tuple((row["name"], _with_reservations(row, sums.get((row["name"], row["period"]), {}))) for row in rows)
+
+
 def purge(tx: Transaction, older_than: float) -> None:
     """Delete accounts of periods that are over, if they were not used for some time."""
     now = _now(tx)
@@ -63,7 +74,11 @@ def purge(tx: Transaction, older_than: float) -> None:
 
 def _state(tx: Transaction, account: Row) -> BudgetState:
     key = {"name": account["name"], "period": account["period"]}
-    sums = {row["is_expired"]: _amounts(row) for row in tx.all("sum_reservations", **key)}
+    return _with_reservations(account, {row["is_expired"]: _amounts(row) for row in tx.all("sum_reservations", **key)})
+
+
+def _with_reservations(account: Row, sums: Mapping[int, Amounts]) -> BudgetState:
+    """Return the state of an account, given the sums of its reservations by whether their time is over."""
     expired = sums.get(1, NO_AMOUNTS)
     spent, reserved = _amounts(account).plus(expired), sums.get(0, NO_AMOUNTS)
     return BudgetState(period=account["period"], spent=spent, reserved=reserved, estimated=expired)

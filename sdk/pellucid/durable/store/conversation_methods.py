@@ -29,7 +29,7 @@ class ConversationMethods(CallbackMethods):
         """
         return await self._read(
             partial(
-                conversations.page,
+                conversations.conversation,
                 conversation=conversation,
                 before=before if before is not None else END,
                 limit=limit if limit is not None else END,

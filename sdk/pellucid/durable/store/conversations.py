@@ -69,7 +69,7 @@ def start_stalled(tx: Transaction, limit: int) -> None:
         go_on(tx, row["conversation"], row["turn"] - 1)
 
 
-def page(tx: Transaction, conversation: str, before: int, limit: int) -> ConversationPage:
+def conversation(tx: Transaction, conversation: str, before: int, limit: int) -> ConversationPage:
     """Return the latest runs of a conversation before a place, in order, and which run is open."""
     rows = tx.all("list_turns", conversation=conversation, before=before, limit=limit + 1)
     found = tx.one("find_open", conversation=conversation)

@@ -74,10 +74,10 @@ class LiveMethods(Transactions):
         Raises:
             StoreUnavailable: the database did not answer; it is not asked again.
         """
-        async with self._sending:
-            if self._is_closed or not messages:
+        async with self._sending.get():
+            if not self._is_open or not messages:
                 return
             try:
-                await anyio.to_thread.run_sync(self._database.send, messages, limiter=self._send_limiter)
+                await anyio.to_thread.run_sync(self._database.send, messages, limiter=self._send_limiters.get())
             except TransactionLost as lost:
                 raise StoreUnavailable(self._database.name) from lost.__cause__

@@ -124,6 +124,8 @@ class SQLiteDatabase:
     def watch(self, wakeups: Wakeups) -> None:
         """Start to wake all waiters when another connection, of any process, has committed."""
         self._wakeups = wakeups
+        self._is_closed.clear()
+        wakeups.open()
         self._watcher = threading.Thread(target=self._watch, args=(wakeups,), name="pellucid", daemon=True)
         self._watcher.start()
 

@@ -50,6 +50,7 @@ class RunStore(ConversationMethods, LiveMethods):
 
     Raises of every method:
         StoreUnavailable: the database did not answer in time.
+        StoreError: the store is not open. One that was left can be entered again.
         TypeError, ValueError: a value is not JSON.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -16,7 +17,8 @@ from pellucid.concurrency.per_loop import PerLoop
 from pellucid.durable.store.database import Database, Transaction, TransactionLost
 from pellucid.durable.store.records import Changes
 from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
-from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.errors import ConfigError, StoreError, StoreUnavailable
+from pellucid.tools.functions import name_of
 
 T = TypeVar("T")
 
@@ -38,10 +40,12 @@ class Transactions:
         self._write_limiters = PerLoop(partial(anyio.CapacityLimiter, database.writers))
         self._read_limiters = PerLoop(partial(anyio.CapacityLimiter, database.readers))
         self._wakeups = Wakeups()
+        self._is_open = False
         self._is_watching = False
-        self._is_closed = False
-        self._sending = anyio.Lock()
-        self._send_limiter = anyio.CapacityLimiter(1)  # threads of the application may all be busy
+        self._running = 0  # transactions
+        self._ended = threading.Condition()
+        self._sending = PerLoop(anyio.Lock)
+        self._send_limiters = PerLoop(partial(anyio.CapacityLimiter, 1))  # threads of the application may all be busy
         self._listeners: list[Callable[[Changes], object]] = []
 
     def on_commit(self, listener: Callable[[Changes], object]) -> None:
@@ -53,30 +57,42 @@ class Transactions:
         self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:
-        """Open the store: create its schema, or check it.
+        """Open the store: create its schema, or check it. A store that was left can be entered again.
 
         Raises:
             ConfigError: the schema is of another version, or the database is not a store.
+            StoreError: the store is open already.
         """
-        self._is_closed = False
+        if self._is_open:
+            raise StoreError(f"store {self._database.name!r} is open already; enter it once, and share it")
+        self._is_open = True
+        limiter = self._write_limiters.get()
         try:
-            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiters.get()))
+            await self._repeat(partial(anyio.to_thread.run_sync, self._database.open, limiter=limiter))
         except BaseException:
             await self._close()
             raise
+        if self._wakeups.receivers:
+            self._watch()
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close all connections; no method may be running any longer."""
+        """Wait for transactions that have begun, and close all connections; other methods raise a `StoreError`."""
         await self._close()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
-            async with self._sending:  # the last message
-                self._is_closed = True
-                await anyio.to_thread.run_sync(self._database.close)
+            async with self._sending.get():  # the last message
+                await anyio.to_thread.run_sync(self._close_database)
+        self._wakeups.notify_all()
+
+    def _close_database(self) -> None:
+        with self._ended:
+            self._is_open = self._is_watching = False
+            self._ended.wait_for(lambda: self._running == 0)
+        self._database.close()
 
     @contextmanager
     def _subscribed(self, keys: Sequence[Key]) -> Iterator[Waiter]:
@@ -86,8 +102,8 @@ class Transactions:
             yield waiter
 
     def _watch(self) -> None:
-        """Start to receive notifications; a store without waiting tasks needs none."""
-        if not self._is_watching:
+        """Start to receive notifications; a store without waiting tasks needs none, nor does one that is not open."""
+        if self._is_open and not self._is_watching:
             self._is_watching = True
             self._database.watch(self._wakeups)
 
@@ -122,7 +138,7 @@ class Transactions:
             nonlocal is_repeat
             transaction = partial(self._database.write, noted, is_repeat=is_repeat)
             try:
-                result = await self._in_thread(transaction, self._write_limiters.get())
+                result = await self._in_thread(work, transaction, self._write_limiters.get())
             except TransactionLost as lost:
                 is_repeat = is_repeat or lost.is_outcome_unknown
                 if is_repeat and not is_repeatable:
@@ -136,10 +152,33 @@ class Transactions:
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         reading, limiter = partial(self._database.read, work), self._read_limiters.get()
-        return await self._repeat(partial(self._in_thread, reading, limiter))
+        return await self._repeat(partial(self._in_thread, work, reading, limiter))
 
-    async def _in_thread(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
-        return await anyio.to_thread.run_sync(function, limiter=limiter)
+    async def _in_thread(
+        self, work: Callable[[Transaction], T], transaction: Callable[[], T], limiter: anyio.CapacityLimiter
+    ) -> T:
+        """Run a transaction, if the store is open when its turn comes.
+
+        Raises:
+            StoreError: it is not.
+        """
+
+        def run() -> T:
+            with self._ended:
+                if not self._is_open:
+                    raise StoreError(
+                        f"{name_of(work)}: store {self._database.name!r} is not open: it was closed, or never entered; "
+                        f"use it within `async with`"
+                    )
+                self._running += 1
+            try:
+                return transaction()
+            finally:
+                with self._ended:
+                    self._running -= 1
+                    self._ended.notify_all()
+
+        return await anyio.to_thread.run_sync(run, limiter=limiter)
 
     async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a transaction that was lost, for as long as the store is patient."""

@@ -109,7 +109,14 @@ class Wakeups:
         self._is_needed.wait()
 
     def close(self) -> None:
-        """Let no thread rest any longer."""
+        """Let no thread rest, until `open`."""
         with self._lock:
             self._is_closed = True
             self._is_needed.set()
+
+    def open(self) -> None:
+        """Let threads rest again."""
+        with self._lock:
+            self._is_closed = False
+            if not self._waiters:
+                self._is_needed.clear()

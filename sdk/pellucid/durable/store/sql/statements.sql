@@ -304,6 +304,15 @@ RETURNING *
 -- find_budget
 SELECT * FROM budgets WHERE name = :name AND period = :period
 
+-- list_budgets
+SELECT * FROM budgets ORDER BY name, period DESC
+
+-- sum_all_reservations
+SELECT name, period, CASE WHEN expires_at > @now THEN 0 ELSE 1 END AS is_expired,
+    SUM(cost) AS cost, SUM(tokens) AS tokens, SUM(model_calls) AS model_calls
+FROM budget_reservations
+GROUP BY name, period, CASE WHEN expires_at > @now THEN 0 ELSE 1 END
+
 -- sum_reservations: by whether their time is over
 SELECT CASE WHEN expires_at > @now THEN 0 ELSE 1 END AS is_expired,
     SUM(cost) AS cost, SUM(tokens) AS tokens, SUM(model_calls) AS model_calls
