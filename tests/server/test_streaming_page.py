@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +11,11 @@ from typing import Any
 import anyio.to_thread
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from pellucid import ModelDelta, ToolCall, tool
 from pellucid.testing import FunctionModel
+from support.chromium import chromium
 from support.local_store import eventually
 from support.pages import BLOCK, ROOT
 from support.processes import PATIENCE
@@ -24,7 +23,6 @@ from support.processes import PATIENCE
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 _, _, SECTION = (ROOT / "docs" / "applications.md").read_text().partition("\n## A page that streams\n")
-expect.set_options(timeout=PATIENCE * 1000)
 ANSWERS, PAGE, TOWNS, FOLLOW = [block["code"] for block in BLOCK.finditer(SECTION)][:4]
 
 
@@ -64,15 +62,9 @@ class Model:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return the Chromium of the system."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        complain = pytest.fail if os.environ.get("PELLUCID_REQUIRE_SERVICES") else pytest.skip
-        complain("chromium is not installed; on Debian: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    """Return a browser. Its thread has a running event loop until the tests of this module end."""
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
