@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -12,10 +10,11 @@ from urllib.parse import urlencode, urlsplit
 import anyio.from_thread
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from pellucid.testing import FakeHub
 from pellucid_exporters import Telemetry
+from support.chromium import chromium
 from support.local_store import storing
 from support.processes import PATIENCE
 from support.view_scene import HOSTILE, hang, hostile, shop, tell, thousands
@@ -31,21 +30,14 @@ LABELS = """
 [...document.querySelectorAll(".chart.labels")].map((labels) => labels.getBoundingClientRect())
   .every((place) => place.width > 40 && place.left >= 0 && place.right < 100)
 """
-expect.set_options(timeout=PATIENCE * 1000)
 SERIOUS = {"serious", "critical"}
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return the Chromium of the system. Its thread has a running event loop until the tests of this module end."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        complain = pytest.fail if os.environ.get("PELLUCID_REQUIRE_SERVICES") else pytest.skip
-        complain("chromium is not installed; on Debian: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    """Return a browser. Its thread has a running event loop until the tests of this module end."""
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def run_in_thread(function: Callable[..., Awaitable[None]], *arguments: Any) -> None:
