@@ -11,7 +11,7 @@ from pellucid import semconv
 from pellucid.compaction import Summarize
 from pellucid.compaction.results import LongResults, read_result
 from pellucid.compaction.strategies import READ_RESULT
-from pellucid.compaction.view import Cut, Step, View
+from pellucid.compaction.view import Cut, Step, View, is_of_turns
 from pellucid.compaction.windows import window_of
 from pellucid.events import ContextCompacted
 from pellucid.messages import Message, ToolResult
@@ -28,6 +28,12 @@ CUT_AT: Final = 0.8
 
 CUT_TO: Final = 0.5
 """Share of the window to which it is cut: far, so that the prefix of requests stays the same for long."""
+
+LEAST: Final = 0.25
+"""Share of the window to which it is cut if steps are long."""
+
+BETWEEN: Final = 8
+"""Steps as long as the last ones that a request should have room for until it is cut again."""
 
 RECENT: Final = 2
 """Steps at the end of the conversation that stay as they are."""
@@ -59,7 +65,6 @@ class Fitting:
         self.window = window_of(f"Agent {run.setup.name!r}", self._context, run.setup.models)
         room = self.window - run.setup.settings.get("max_tokens", 0)
         self._most = min(self.window * CUT_AT, room)
-        self._goal = self._most * CUT_TO / CUT_AT
         self.results = LongResults()
         most = run.limits.max_result_bytes
         self._tool = read_result(self.results, lambda: run.conversation.messages, most)
@@ -100,7 +105,7 @@ class Fitting:
             self._start()
             self._is_started = True
         before = self._tokens()
-        cuts = self._apply(self._goal, RECENT) if before > self._most else []
+        cuts = self._cut() if before > self._most else []
         cut = await self._report(b, before, cuts)
         request = replace(request, messages=self.view())
         if request.tools:
@@ -124,7 +129,7 @@ class Fitting:
         self.count.counted = None
         with boundary(self._run.scope, COMPOSE, agent=self._run.scope.agent) as b:
             before = self._tokens()
-            cut = await self._report(b, before, self._apply(self._goal / 2, 1))
+            cut = await self._report(b, before, self._apply(self._share(LEAST), self._share(LEAST), 1))
             shorter = replace(request, messages=self.view())
             offered = {"tool_count": len(request.tools), "tool_tokens": catalog.tokens if request.tools else 0}
             b.note(message_count=len(shorter.messages), catalog_digest=catalog.digest, **offered)
@@ -186,15 +191,24 @@ class Fitting:
         """Cut a history where its requests would have been cut, so that each run with it leaves out the same."""
         for index, message in enumerate(messages):
             if message.role == "assistant" and not self._is_within(self._most):
-                self._apply(self._goal, RECENT)
+                self._cut()
             self._view.read(messages, index + 1)
 
-    def _apply(self, goal: float, recent: int) -> list[Cut]:
+    def _cut(self) -> list[Cut]:
+        """Cut the next request; whole turns, which change its beginning, only where the rest leaves little room."""
+        between = BETWEEN * self._tokens_of(self._view.step_size(BETWEEN))
+        goal = min(max(self._most - between, self._share(LEAST)), self._share(CUT_TO))
+        return self._apply(goal, (goal + self._most) / 2, RECENT)
+
+    def _share(self, of_window: float) -> float:
+        return self._most * of_window / CUT_AT
+
+    def _apply(self, goal: float, turns_above: float, recent: int) -> list[Cut]:
         """Apply the strategies in order until that is enough; a summary that is not known is made later."""
         cuts = []
         for place, strategy in enumerate(self._context.strategies):
-            if self._is_within(goal):
-                break
+            if self._is_within(turns_above if is_of_turns(strategy) else goal):
+                continue
             cut = self._view.apply(place, lambda: self._is_within(goal), recent)
             if cut.steps:
                 cuts.append(cut)
@@ -243,7 +257,7 @@ class Fitting:
         if strategy is None or not steps:
             return None
         summary = self._summary
-        for text in _pieces([strategy.text(step.originals) for step in steps], int(self._goal) * BYTES):
+        for text in _pieces([strategy.text(step.originals) for step in steps], int(self._share(CUT_TO)) * BYTES):
             if (longer := await self._summarize(strategy, summary, text)) is None:
                 break
             summary = longer

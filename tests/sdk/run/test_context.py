@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -164,6 +165,29 @@ async def test_requests_between_cuts_share_their_prefix() -> None:
     assert changed == len(cuts)
     assert 0 < len(cuts) < 10
     assert all(cut.tokens_after <= 15_000 for cut in cuts)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("window", "least"), [(50_000, 0.77), (60_000, 0.8)])
+async def test_long_results_leave_prompt_caches_their_share(window: int, least: float) -> None:
+    """Of results that fill a tenth of the window: whole turns are left out seldom, results as far as they may be."""
+    model = FunctionModel(
+        lambda _: (
+            ToolCall(LOOK, {"number": len(model.requests)}, f"call_{len(model.requests)}")
+            if len(model.requests) <= 500
+            else "Seen."
+        )
+    )
+    agent = Agent("a", model=model, tools=[look(20_000)], limits=ENDLESS, context=Context(window=window))
+    cuts = compactions(agent)
+    await within(agent.run("go"), 60)
+    sent = sum(tokens_of(request.messages) for request in model.requests)
+    cached = 0
+    for earlier, later in pairwise(model.requests):
+        pairs = zip(earlier.messages, later.messages, strict=False)
+        cached += tokens_of([new for _, new in takewhile(lambda pair: pair[0] is pair[1], pairs)])
+    assert cached > least * sent
+    assert 0 < sum("DropTurns" in cut.strategies for cut in cuts) < 0.1 * len(cuts)
 
 
 async def test_a_cut_is_recorded(telemetry: Captured) -> None:
