@@ -14,7 +14,7 @@ from pellucid.compaction.strategies import READ_RESULT
 from pellucid.compaction.view import Cut, Step, View, is_of_turns
 from pellucid.compaction.windows import window_of
 from pellucid.events import ContextCompacted
-from pellucid.messages import Message, ToolResult
+from pellucid.messages import Message, Part, ToolResult
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.run.token_count import BYTES, TokenCount, estimate, overhead
 from pellucid.telemetry import COMPOSE, Boundary, boundary
@@ -296,10 +296,13 @@ class Fitting:
 
 def _estimate(messages: Sequence[Message]) -> tuple[int, int]:
     """Return the estimated tokens of messages, and those of them that are results of tools."""
-    parts = [part for message in messages for part in message.parts]
-    results = estimate([part for part in parts if isinstance(part, ToolResult)])
-    others = estimate([part for part in parts if not isinstance(part, ToolResult)])
-    return results + others + _FRAME * len(messages), results
+    results: list[Part] = []
+    others: list[Part] = []
+    for message in messages:
+        for part in message.parts:
+            (results if isinstance(part, ToolResult) else others).append(part)
+    of_results = estimate(results)
+    return of_results + estimate(others) + _FRAME * len(messages), of_results
 
 
 def _pieces(texts: Sequence[str], most: int) -> Iterator[str]:
