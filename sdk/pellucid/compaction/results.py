@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pellucid.compaction.strategies import READ_RESULT
+from pellucid.compaction.strategies import READ_RESULT, text_of
 from pellucid.errors import ToolError
-from pellucid.messages import Message, ToolResult
+from pellucid.messages import Message
 from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject
 
@@ -56,7 +56,7 @@ class LongResults:
         if call_id in self._kept:
             return self._kept[call_id]
         results = (part for message in reversed(messages) for part in message.tool_results if part.id == call_id)
-        return _text(result) if (result := next(results, None)) is not None else None
+        return text_of(result) if (result := next(results, None)) is not None else None
 
 
 def read_result(results: LongResults, conversation: Callable[[], Sequence[Message]], most: int) -> MetaTool:
@@ -90,9 +90,3 @@ def _part(call_id: str, text: bytes, offset: int, most: int) -> str:
         f"{part}\n[cut: bytes {offset:,} to {end:,} of {len(text):,} are above. To read on, call {READ_RESULT} with "
         f"id {json.dumps(call_id)} and offset {end}.]"
     )
-
-
-def _text(result: ToolResult) -> bytes:
-    response = result.to_dict()["response"]
-    text = response if isinstance(response, str) else json.dumps(response, ensure_ascii=False, default=str)
-    return text.encode("utf-8", "replace")
