@@ -76,12 +76,12 @@ def _stub(part: Part) -> Part:
         return part
     kind, name = "error" if part.is_error else "result", part.name or "this call"
     text = f"[left out: the {kind} of {name}, {size:,} bytes; {READ_RESULT} has it, with id {json.dumps(part.id)}]"
-    return replace(part, response=text, structured=None)
+    return replace(part, response=text, structured=None, whole=None)
 
 
 def text_of(result: ToolResult) -> bytes:
-    """Return a result as the text that a model reads."""
-    response = result.to_dict()["response"]
+    """Return a result as the text that a model reads, whole."""
+    response = result.whole or result.to_dict()["response"]
     text = response if isinstance(response, str) else json.dumps(response, ensure_ascii=False, default=str)
     return text.encode("utf-8", "replace")
 

@@ -94,6 +94,7 @@ class View:
         results: Those of them that are results of tools.
         shortened: Number of messages that are shorter.
         gone: Number of messages of the conversation that are gone.
+        is_cut: Whether the conversation has a result of which messages have only the beginning.
         note: Message in place of those that are gone.
     """
 
@@ -110,6 +111,7 @@ class View:
         self.results = 0
         self.shortened = 0
         self.gone = 0
+        self.is_cut = False
         self.note: Message | None = None
         self._digest = ""
         self._undigested: list[Message] = []
@@ -161,6 +163,8 @@ class View:
         tokens, results = self._estimate([message])
         step.size, step.results = step.size + tokens, step.results + results
         self.size, self.results = self.size + tokens, self.results + results
+        if message.role == "tool":
+            self.is_cut = self.is_cut or any(result.whole is not None for result in message.tool_results)
         is_first = message.role == "user" and not self._has_user
         self._has_user = self._has_user or is_first
         step.is_pinned = step.is_pinned or is_first or self._keeps(message, index) or self._lasts(step, message)

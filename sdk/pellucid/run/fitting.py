@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.compaction import Summarize
-from pellucid.compaction.results import LongResults, read_result
+from pellucid.compaction.results import read_result
 from pellucid.compaction.strategies import READ_RESULT
 from pellucid.compaction.view import Cut, Step, View, is_of_turns
 from pellucid.compaction.windows import window_of
@@ -54,7 +54,6 @@ class Fitting:
     Attributes:
         count: Tokens of the requests, as the vendor counts them.
         window: Tokens of the window.
-        results: Results that are too long.
     """
 
     def __init__(self, run: Any, count: TokenCount, summarize: Summarizer) -> None:
@@ -65,9 +64,7 @@ class Fitting:
         self.window = window_of(f"Agent {run.setup.name!r}", self._context, run.setup.models)
         room = self.window - run.setup.settings.get("max_tokens", 0)
         self._most = min(self.window * CUT_AT, room)
-        self.results = LongResults()
-        most = run.limits.max_result_bytes
-        self._tool = read_result(self.results, lambda: run.conversation.messages, most)
+        self._tool = read_result(lambda: run.conversation.messages, run.limits.max_result_bytes)
         self._reads = False
         self._offer: tuple[Catalog, Catalog] | None = None
         self._view = View(self._context, _estimate)
@@ -81,7 +78,7 @@ class Fitting:
     @property
     def state(self) -> dict[str, Any]:
         """What requests leave out, for a checkpoint."""
-        if not (self._view.left_out or self._reads or len(self.results)):
+        if not (self._view.left_out or self._reads):
             return {}
         return {"cuts": self._view.boundaries, "ratio": self._ratio, "summary": self._summary}
 
@@ -115,7 +112,7 @@ class Fitting:
 
     def _offered(self, catalog: Catalog) -> Catalog:
         """Return the tools with `read_result`, once a result is cut or left out, unless a tool has this name."""
-        self._reads = self._reads or len(self.results) > 0 or self._view.shortened > 0
+        self._reads = self._reads or self._view.is_cut or self._view.shortened > 0
         if not self._reads or READ_RESULT in catalog.bindings:
             return catalog
         if self._offer is None or self._offer[0] is not catalog:

@@ -27,6 +27,8 @@ from pellucid import (
     ToolCall,
     ToolResult,
     Usage,
+    dump_messages,
+    load_messages,
     semconv,
 )
 from pellucid.compaction import DropReasoning, DropResults, Summarize
@@ -272,6 +274,37 @@ async def test_the_model_reads_a_result_that_is_left_out() -> None:
     assert found.response == "2:".ljust(4_000, "x")
     assert unknown.is_error
     assert "Use the id that a notice names" in str(unknown.response)
+
+
+async def test_the_model_reads_on_after_a_pause_and_in_the_next_run() -> None:
+    """Also in another process: the checkpoint and the conversation have the result whole, and the tool is offered."""
+    line = "".join(f"line {number}, " for number in range(500))
+
+    async def page(arguments: Any, ctx: Any) -> str:
+        return line
+
+    def made(*answers: ToolCall | str) -> tuple[Agent[Any, Any], ScriptedModel]:
+        model = ScriptedModel(*answers)
+        pay = Tool(name="pay", description="Pay.", run=look().run, needs_approval=True)
+        tools = [Tool(name="page", description="A page.", run=page), pay]
+        limits = Limits(max_result_bytes=3_000)
+        return Agent("a", model=model, tools=tools, limits=limits, context=Context(window=90_000)), model
+
+    def reading(call_id: str) -> ToolCall:
+        return ToolCall("read_result", {"id": "long", "offset": 4_000}, call_id)
+
+    agent, _ = made(ToolCall("page", {}, "long"), ToolCall("pay", {}, "pay"))
+    paused = await within(agent.run("go"))
+    checkpoint = json.loads(json.dumps(paused.checkpoint))
+    agent, model = made(reading("r1"), "Read.")
+    resumed = await within(agent.resume(checkpoint, decisions=[Decision(paused.approvals[0].approval_id, True)]))
+    assert "read_result" in [tool.name for tool in model.requests[0].tools]
+    assert resumed.messages[-2].tool_results[0].response == line[4_000:]
+    agent, model = made(reading("r2"), "Read.")
+    later = await within(agent.run("again", history=load_messages(dump_messages(resumed.messages))))
+    assert "read_result" in [tool.name for tool in model.requests[0].tools]
+    assert later.messages[-2].tool_results[0].response == line[4_000:]
+    assert line not in texts(model.requests[0])
 
 
 async def test_reasoning_is_left_out() -> None:
