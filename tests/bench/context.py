@@ -144,7 +144,7 @@ async def turn(number: int, context: Context | None, telemetry: TelemetryOptions
     return 1e3 * statistics.median(times)
 
 
-async def turns() -> None:
+async def conversations() -> None:
     """Print what a turn takes after few and after many messages."""
     spans = TelemetryOptions(tracer_provider=TracerProvider())
     print(f"\n{'ms of a turn after so many messages':40}{'':>4}{''.join(f'{number:>9,}' for number in HISTORIES)}")
@@ -168,7 +168,7 @@ async def main() -> None:
         report(f"window of {window:,} tokens", await run(options.iterations, Context(window=window)), whole)
     turns = Context(window=WINDOWS[1], strategies=[DropTurns()])
     report(f"window of {WINDOWS[1]:,}, DropTurns", await run(options.iterations, turns), whole)
-    await turns()
+    await conversations()
     found = Fitted()
     for seed in range(options.conversations):
         await fit(seed, found)

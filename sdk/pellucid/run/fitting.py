@@ -198,7 +198,7 @@ class Fitting:
         return self._apply(goal, (goal + self._most) / 2, RECENT)
 
     def _share(self, of_window: float) -> float:
-        return self._most * of_window / CUT_AT
+        return float(self._most * of_window / CUT_AT)
 
     def _apply(self, goal: float, turns_above: float, recent: int) -> list[Cut]:
         """Apply the strategies in order until that is enough; a summary that is not known is made later."""

@@ -33,9 +33,8 @@ async def result_of(request: ToolCall, value: object, max_bytes: int) -> ToolRes
     """
     assert request.id is not None
     response = await respond(value, max_bytes)
-    structured = value.structured if isinstance(value, Parts) else None
-    whole = value.whole if isinstance(value, Beginning) else None
-    return ToolResult(request.id, response, name=request.name, structured=structured, whole=whole)
+    more = vars(value) if isinstance(value, Parts | Beginning) else {}
+    return ToolResult(request.id, response, name=request.name, **more)
 
 
 def failure_of(request: ToolCall, error: Exception, max_bytes: int) -> ToolResult:

@@ -126,7 +126,7 @@ async def test_redactors_of_an_application_see_every_run(telemetry: Captured) ->
 
 async def test_content_that_is_not_json_is_recorded(telemetry: Captured) -> None:
     """As in a run without a history."""
-    odd = [Message("user", "a"), Message("assistant", [ToolCall("look", {"object": object()}, "c")])]  # type: ignore[dict-item]
+    odd = [Message("user", "a"), Message("assistant", [ToolCall("look", {"object": object()}, "c")])]
     odd += [Message("tool", [ToolResult("c", (TextPart("lone \ud800"),), name="look")]), Message("assistant", "\ud800")]
     await within(agent().run("go", history=[*odd, *history(8)]))
     await within(agent().run("go", history=[*odd, *history(8)]))
