@@ -115,6 +115,8 @@ class ToolResult:
         name: Name of the tool (not part of the conventions' shape; some vendors require it).
         structured: Structured content of an MCP server, where `response` has other content. It is for the application:
             models and telemetry do not get it.
+        whole: The whole text of a result of which `response` has only the beginning, if the model can read on with
+            `read_result`. Telemetry does not get it.
     """
 
     type: ClassVar[str] = "tool_call_response"
@@ -123,6 +125,7 @@ class ToolResult:
     is_error: bool = False
     name: str = ""
     structured: JSONValue = None
+    whole: str | None = field(default=None, repr=False)
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
@@ -202,6 +205,12 @@ class Parts(tuple[Part, ...]):  # noqa: SLOT001  (tuples cannot have slots)
         self = super().__new__(cls, parts)
         self.structured = structured
         return self
+
+
+class Beginning(str):  # noqa: SLOT000
+    """Beginning of a long text that a tool returned, with the value of `ToolResult.whole`."""
+
+    whole: str | None = None
 
 
 @dataclass(frozen=True, slots=True, init=False)

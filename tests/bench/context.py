@@ -3,7 +3,8 @@
 Run it with `make bench WHAT=context`. An agent calls a tool with results of 20 kB in each of 2,000 iterations, with and
 without a window. A prompt cache would know what a request has in common with the one before it, from the beginning on;
 the share is that of all input tokens. Times are those between model calls, in processor time of the event loop's
-thread. Then conversations by chance are fitted into small windows, and held to what three vendors accept.
+thread. Then turns are timed that follow few and many messages, and conversations by chance are played with small
+windows: each request is held to what three vendors accept.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from opentelemetry.sdk.trace import TracerProvider
 
-from pellucid import Agent, Context, Limits, Message, ModelResponse, Tool, ToolCall, Usage
-from pellucid.compaction import DropReasoning, DropResults, DropTurns, Strategy, Summarize
+from pellucid import (
+    Agent,
+    Context,
+    Limits,
+    Message,
+    ModelResponse,
+    TelemetryOptions,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from pellucid.compaction import DropTurns
 from pellucid.testing import FunctionModel
-from support.conversations import conversation
-from support.request_rules import broken_rules
+from support.fitted import Fitted, fit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +44,9 @@ ITERATIONS: Final = 2_000
 RESULT: Final = 20_000
 WINDOWS: Final = (50_000, 200_000, 1_000_000)
 BLOCK: Final = 100
-SMALL: Final = (2_000, 8_000, 30_000)
+HISTORIES: Final = (100, 500, 2_000)
+TURNS: Final = 15
+TEXT: Final = 400
 
 
 class Vendor:
@@ -106,33 +120,42 @@ def report(name: str, vendor: Vendor, whole: Vendor) -> None:
     )
 
 
-async def fitted(number: int) -> tuple[int, int, list[str]]:
-    """Fit conversations into small windows; return the requests, those that were cut, and what vendors would refuse."""
-    model, cuts, broken = FunctionModel(lambda _: "ok"), 0, []
-    summary = Summarize(FunctionModel(lambda _: "what was said"))
+def spoken(number: int) -> list[Message]:
+    """Return a conversation of so many messages, with a call of a tool in each turn."""
+    messages: list[Message] = []
+    for turn in range(number // 4):
+        messages += [
+            Message("user", f"question {turn} ".ljust(TEXT, "w")),
+            Message("assistant", [ToolCall("look", {"number": turn}, f"call_{turn}")]),
+            Message("tool", [ToolResult(f"call_{turn}", f"{turn} ".ljust(TEXT, "x"), name="look")]),
+            Message("assistant", f"answer {turn} ".ljust(TEXT, "y")),
+        ]
+    return messages
 
-    def count(_: object) -> None:
-        nonlocal cuts
-        cuts += 1
 
-    agents: list[Agent] = []
-    of_all: list[list[Strategy]] = [[DropResults(), DropReasoning(), DropTurns()], [summary]]
-    for window in SMALL:
-        for strategies in of_all:
-            agent = Agent("fitted", model=model, context=Context(window=window, strategies=strategies))
-            agent.on("context.compacted", count)
-            agents.append(agent)
-    for seed in range(number):
-        *history, last = conversation(seed)
-        for agent in agents:
-            await agent.run(last, history=history)
-            broken += [f"seed {seed}: {problem}" for problem in broken_rules(model.requests[-1])]
-            model.requests.clear()
-    return number * len(agents), cuts, broken
+async def turn(number: int, context: Context | None, telemetry: TelemetryOptions | None) -> float:
+    """Return the milliseconds of processor time of a turn after so many messages."""
+    agent = Agent("talking", model=FunctionModel(lambda _: "ok"), context=context, telemetry=telemetry)
+    history, times = spoken(number), []
+    for _ in range(TURNS):
+        before = time.process_time()
+        history = list((await agent.run("And then?", history=history)).messages)
+        times.append(time.process_time() - before)
+    return 1e3 * statistics.median(times)
+
+
+async def conversations() -> None:
+    """Print what a turn takes after few and after many messages."""
+    spans = TelemetryOptions(tracer_provider=TracerProvider())
+    print(f"\n{'ms of a turn after so many messages':40}{'':>4}{''.join(f'{number:>9,}' for number in HISTORIES)}")
+    for name, telemetry in (("", None), (", spans", spans)):
+        for kind, context in (("without a window", None), (f"window of {WINDOWS[0]:,}", Context(window=WINDOWS[0]))):
+            found = [await turn(number, context, telemetry) for number in HISTORIES]
+            print(f"{kind + name:44}{''.join(f'{each:>9.1f}' for each in found)}")
 
 
 async def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--conversations", type=int, default=10_000)
@@ -145,9 +168,15 @@ async def main() -> None:
         report(f"window of {window:,} tokens", await run(options.iterations, Context(window=window)), whole)
     turns = Context(window=WINDOWS[1], strategies=[DropTurns()])
     report(f"window of {WINDOWS[1]:,}, DropTurns", await run(options.iterations, turns), whole)
-    requests, cuts, broken = await fitted(options.conversations)
-    print(f"\n{options.conversations:,} conversations: {requests:,} requests, {cuts:,} cut, {len(broken)} refused")
-    print("\n".join(broken[:20]))
+    await conversations()
+    found = Fitted()
+    for seed in range(options.conversations):
+        await fit(seed, found)
+    print(
+        f"\n{options.conversations:,} conversations: {found.requests:,} requests, {found.cuts:,} cut, "
+        f"{found.repeated:,} refused as too long and made again, {len(found.problems)} invalid"
+    )
+    print("\n".join(found.problems[:20]))
 
 
 if __name__ == "__main__":

@@ -490,6 +490,16 @@ async def test_images_of_tools_follow_their_results(server: VendorServer, model:
     ]
 
 
+async def test_images_of_tools_follow_all_results(server: VendorServer, model: OpenAIModel) -> None:
+    """Also of those in further messages: the API refuses calls that have no result before the next message."""
+    asked = Message("assistant", [ToolCall("map", {}, "c1"), ToolCall("look", {}, "c2")])
+    first, second = Message("tool", [ToolResult("c1", (IMAGE,))]), Message("tool", [ToolResult("c2", "ok")])
+    found = await written(server, model, Message("user", "go"), asked, first, second, Message("user", "Well?"))
+    assert [message["role"] for message in found] == ["user", "assistant", "tool", "tool", "user", "user"]
+    assert found[4]["content"][1:] == [IMAGE_URL]
+    assert found[5]["content"] == "Well?"
+
+
 REFUSED = {
     "video": Message("user", [BlobPart(content="", modality="video", mime_type="video/mp4")]),
     "document by address": Message("user", [UriPart(uri="https://example.com/a.pdf", modality="document")]),

@@ -1,16 +1,17 @@
-"""Conversations by chance that vendors accept: turns, calls of tools at once, skills, reasoning, large results."""
+"""Conversations by chance that vendors accept: turns, parallel calls, skills, reasoning, images, large results."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
 
-from pellucid import Message, ReasoningPart, TextPart, ToolCall, ToolResult
+from pellucid import BlobPart, Message, ReasoningPart, TextPart, ToolCall, ToolResult
 from pellucid.tools.names import LOAD_SKILL, TOOL_SEARCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+IMAGE = BlobPart(content="aGk=", modality="image", mime_type="image/png")
 NAMES = ("look", "find", "fail", LOAD_SKILL, TOOL_SEARCH)
 
 
@@ -58,7 +59,7 @@ def _result(chance: random.Random, call: ToolCall) -> ToolResult:
     if chance.random() < 0.3:
         response = {"rows": [response]}
     elif chance.random() < 0.1:
-        response = (TextPart(str(response)),)
+        response = (TextPart(str(response)), *[IMAGE] * chance.randint(0, 1))
     return ToolResult(call.id or "", response, is_error=call.name == "fail", name=call.name)
 
 

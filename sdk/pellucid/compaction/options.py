@@ -26,8 +26,8 @@ class Context:
     Agent("local", model="ollama:qwen3", context=Context(window=32_768, strategies=[DropResults(), DropTurns()]))
     ```
 
-    A request that would take more than four fifths of the window is cut to half of it. Between two cuts requests only
-    grow, so that the prompt caches of vendors are used.
+    A request that would take more than four fifths of the window is cut to half of it, or as far as a quarter if steps
+    are long. Between two cuts requests only grow, so that the prompt caches of vendors are used.
 
     Attributes:
         window: Tokens of the model's window, or those of several models by `provider:model` or by the model's name.

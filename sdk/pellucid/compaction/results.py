@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pellucid.compaction.strategies import READ_RESULT
+from pellucid.compaction.strategies import READ_RESULT, text_of
 from pellucid.errors import ToolError
-from pellucid.messages import Message, ToolResult
+from pellucid.messages import Beginning, Message
 from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject
 
-MOST_KEPT: Final = 2**24
-"""Bytes of results of one run that are kept; the oldest are forgotten first."""
+MOST_KEPT: Final = 2**22
+"""Bytes of one result that are kept."""
 
 FRAME: Final = 256
 """Bytes of what is said around a part of a result."""
@@ -34,44 +33,32 @@ _DESCRIPTION: Final = (
 )
 
 
-class LongResults:
-    """Results that are longer than `Limits.max_result_bytes`, in the memory of their run."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def keep(self, call_id: str, text: bytes, most: int) -> str:
-        """Keep a result; return its beginning with a notice, both together at most `most` bytes."""
-        self._kept.pop(call_id, None)
-        self._kept[call_id] = text
-        while len(self._kept) > 1 and sum(map(len, self._kept.values())) > MOST_KEPT:
-            self._kept.popitem(last=False)
-        return _part(call_id, text, 0, most)
-
-    def find(self, call_id: str, messages: Sequence[Message]) -> bytes | None:
-        """Return a result, from memory or from the conversation; None if there is none, or its end is lost."""
-        if call_id in self._kept:
-            return self._kept[call_id]
-        results = (part for message in reversed(messages) for part in message.tool_results if part.id == call_id)
-        return _text(result) if (result := next(results, None)) is not None else None
+def beginning(call_id: str, text: bytes, most: int) -> Beginning:
+    """Return the beginning of a result with a notice, both together at most `most` bytes, and with the result."""
+    part = Beginning(_part(call_id, text, 0, most))
+    part.whole = text[:MOST_KEPT].decode("utf-8", "ignore")
+    return part
 
 
-def read_result(results: LongResults, conversation: Callable[[], Sequence[Message]], most: int) -> MetaTool:
+def find(call_id: str, messages: Sequence[Message]) -> bytes | None:
+    """Return a result of the conversation, whole; None if there is none."""
+    results = (part for message in reversed(messages) for part in message.tool_results if part.id == call_id)
+    return text_of(result) if (result := next(results, None)) is not None else None
+
+
+def read_result(conversation: Callable[[], Sequence[Message]], most: int) -> MetaTool:
     """Return the tool `read_result`."""
 
     async def run(arguments: JSONObject, ctx: object) -> str:
         call_id, offset = str(arguments["id"]), int(arguments.get("offset") or 0)
-        text = results.find(call_id, conversation())
+        text = find(call_id, conversation())
         if text is None:
             problem = f"There is no result of a call {call_id[:64]!r}. Use the id that a notice names."
             raise ToolError(problem, error_type="unknown_result_id")
         if offset and offset >= len(text):
             raise ToolError(
                 f"This result has {len(text):,} bytes here, all of which come before offset {offset}. If it had more, "
-                "they are no longer kept: call the tool again, and ask for less.",
+                "they are not kept: call the tool again, and ask for less.",
                 error_type="invalid_arguments",
             )
         return _part(call_id, text, offset, most)
@@ -90,9 +77,3 @@ def _part(call_id: str, text: bytes, offset: int, most: int) -> str:
         f"{part}\n[cut: bytes {offset:,} to {end:,} of {len(text):,} are above. To read on, call {READ_RESULT} with "
         f"id {json.dumps(call_id)} and offset {end}.]"
     )
-
-
-def _text(result: ToolResult) -> bytes:
-    response = result.to_dict()["response"]
-    text = response if isinstance(response, str) else json.dumps(response, ensure_ascii=False, default=str)
-    return text.encode("utf-8", "replace")

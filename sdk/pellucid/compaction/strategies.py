@@ -71,12 +71,19 @@ class DropTurns:
 def _stub(part: Part) -> Part:
     if not isinstance(part, ToolResult):
         return part
-    size = len(json.dumps(part.to_dict()["response"], ensure_ascii=False, default=str).encode("utf-8", "replace"))
+    size = len(text_of(part))
     if size <= LEAST:
         return part
     kind, name = "error" if part.is_error else "result", part.name or "this call"
     text = f"[left out: the {kind} of {name}, {size:,} bytes; {READ_RESULT} has it, with id {json.dumps(part.id)}]"
-    return replace(part, response=text, structured=None)
+    return replace(part, response=text, structured=None, whole=None)
+
+
+def text_of(result: ToolResult) -> bytes:
+    """Return a result as the text that a model reads, whole."""
+    response = result.whole or result.to_dict()["response"]
+    text = response if isinstance(response, str) else json.dumps(response, ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace")
 
 
 def _with_parts(message: Message, parts: Sequence[Part]) -> Message:

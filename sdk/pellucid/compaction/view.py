@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 
 from pellucid.compaction.options import Context
 from pellucid.compaction.strategies import Strategy
@@ -93,6 +94,7 @@ class View:
         results: Those of them that are results of tools.
         shortened: Number of messages that are shorter.
         gone: Number of messages of the conversation that are gone.
+        is_cut: Whether the conversation has a result of which messages have only the beginning.
         note: Message in place of those that are gone.
     """
 
@@ -109,6 +111,7 @@ class View:
         self.results = 0
         self.shortened = 0
         self.gone = 0
+        self.is_cut = False
         self.note: Message | None = None
         self._digest = ""
         self._undigested: list[Message] = []
@@ -117,6 +120,11 @@ class View:
     def left_out(self) -> int:
         """Number of messages of the conversation that are shorter or gone."""
         return self.gone + self.shortened
+
+    def step_size(self, most: int) -> int:
+        """Return the mean size of the last steps that are whole, of so many at most."""
+        whole = list(islice((step.size for step in reversed(self.steps) if not step.changed), most))
+        return sum(whole) // max(1, len(whole))
 
     @property
     def digest(self) -> str:
@@ -155,6 +163,8 @@ class View:
         tokens, results = self._estimate([message])
         step.size, step.results = step.size + tokens, step.results + results
         self.size, self.results = self.size + tokens, self.results + results
+        if message.role == "tool":
+            self.is_cut = self.is_cut or any(result.whole is not None for result in message.tool_results)
         is_first = message.role == "user" and not self._has_user
         self._has_user = self._has_user or is_first
         step.is_pinned = step.is_pinned or is_first or self._keeps(message, index) or self._lasts(step, message)
@@ -203,7 +213,7 @@ class View:
 
     def _gone_until(self) -> int:
         ends = zip(self._context.strategies, self._boundaries, strict=True)
-        return max((end for strategy, end in ends if _is_of_turns(strategy)), default=0)
+        return max((end for strategy, end in ends if is_of_turns(strategy)), default=0)
 
     def set_note(self, text: str | None) -> None:
         """Put a note in place of the messages that are gone."""
@@ -219,24 +229,24 @@ class View:
         strategy = self._context.strategies[place]
         cut = Cut(_name(strategy))
         last = self.steps[-recent].index if len(self.steps) >= recent else 0
-        for group in self._groups(strategy):
+        for group in self._groups(strategy, self._boundaries[place]):
             if group[-1].end > last or is_enough():
                 break
-            if group[-1].end <= self._boundaries[place] and not _is_of_turns(strategy):
-                continue
             self._narrow(strategy, group, cut)
             self._boundaries[place] = max(self._boundaries[place], group[-1].end)
         self._remove(cut)
         return cut
 
-    def _groups(self, strategy: Strategy) -> Iterator[list[Step]]:
-        """Yield the steps that a strategy gets together."""
+    def _groups(self, strategy: Strategy, boundary: int) -> Iterator[list[Step]]:
+        """Yield the steps that a strategy gets together; one that leaves steps in place gets each of them once."""
+        if not is_of_turns(strategy):
+            begin = bisect_right(self.steps, boundary, key=lambda step: step.end)
+            yield from ([step] for step in self.steps[begin:])
+            return
         latest = self.steps[-1].turn if self.steps else 0
-        for turn, group in groupby(list(self.steps), key=lambda step: step.turn):
+        for turn, group in groupby(self.steps, key=lambda step: step.turn):
             steps = list(group)
-            if not _is_of_turns(strategy):
-                yield from ([step] for step in steps)
-            elif turn < latest:
+            if turn < latest:
                 yield steps
             else:
                 yield from ([step] for step in steps if not step.opens)
@@ -275,7 +285,7 @@ class View:
             going_on = rest.turn if rest is not None and not rest.opens else None
             cut = Cut(_name(strategy))
             for step in list(self.steps):
-                if step.index < until and not (_is_of_turns(strategy) and step.opens and step.turn == going_on):
+                if step.index < until and not (is_of_turns(strategy) and step.opens and step.turn == going_on):
                     self._narrow(strategy, [step], cut)
             self._remove(cut)
             self._boundaries[place] = until
@@ -309,5 +319,6 @@ def _name(strategy: Strategy) -> str:
     return type(strategy).__name__
 
 
-def _is_of_turns(strategy: Strategy) -> bool:
+def is_of_turns(strategy: Strategy) -> bool:
+    """Return whether a strategy gets whole turns."""
     return bool(getattr(strategy, "of_turns", False))

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.compaction import Summarize
-from pellucid.compaction.results import LongResults, read_result
+from pellucid.compaction.results import read_result
 from pellucid.compaction.strategies import READ_RESULT
-from pellucid.compaction.view import Cut, Step, View
+from pellucid.compaction.view import Cut, Step, View, is_of_turns
 from pellucid.compaction.windows import window_of
 from pellucid.events import ContextCompacted
-from pellucid.messages import Message, ToolResult
+from pellucid.messages import Message, Part, ToolResult
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.run.token_count import BYTES, TokenCount, estimate, overhead
 from pellucid.telemetry import COMPOSE, Boundary, boundary
@@ -28,6 +28,12 @@ CUT_AT: Final = 0.8
 
 CUT_TO: Final = 0.5
 """Share of the window to which it is cut: far, so that the prefix of requests stays the same for long."""
+
+LEAST: Final = 0.25
+"""Share of the window to which it is cut if steps are long."""
+
+BETWEEN: Final = 8
+"""Steps as long as the last ones that a request should have room for until it is cut again."""
 
 RECENT: Final = 2
 """Steps at the end of the conversation that stay as they are."""
@@ -48,7 +54,6 @@ class Fitting:
     Attributes:
         count: Tokens of the requests, as the vendor counts them.
         window: Tokens of the window.
-        results: Results that are too long.
     """
 
     def __init__(self, run: Any, count: TokenCount, summarize: Summarizer) -> None:
@@ -59,10 +64,7 @@ class Fitting:
         self.window = window_of(f"Agent {run.setup.name!r}", self._context, run.setup.models)
         room = self.window - run.setup.settings.get("max_tokens", 0)
         self._most = min(self.window * CUT_AT, room)
-        self._goal = self._most * CUT_TO / CUT_AT
-        self.results = LongResults()
-        most = run.limits.max_result_bytes
-        self._tool = read_result(self.results, lambda: run.conversation.messages, most)
+        self._tool = read_result(lambda: run.conversation.messages, run.limits.max_result_bytes)
         self._reads = False
         self._offer: tuple[Catalog, Catalog] | None = None
         self._view = View(self._context, _estimate)
@@ -76,7 +78,7 @@ class Fitting:
     @property
     def state(self) -> dict[str, Any]:
         """What requests leave out, for a checkpoint."""
-        if not (self._view.left_out or self._reads or len(self.results)):
+        if not (self._view.left_out or self._reads):
             return {}
         return {"cuts": self._view.boundaries, "ratio": self._ratio, "summary": self._summary}
 
@@ -100,7 +102,7 @@ class Fitting:
             self._start()
             self._is_started = True
         before = self._tokens()
-        cuts = self._apply(self._goal, RECENT) if before > self._most else []
+        cuts = self._cut() if before > self._most else []
         cut = await self._report(b, before, cuts)
         request = replace(request, messages=self.view())
         if request.tools:
@@ -110,7 +112,7 @@ class Fitting:
 
     def _offered(self, catalog: Catalog) -> Catalog:
         """Return the tools with `read_result`, once a result is cut or left out, unless a tool has this name."""
-        self._reads = self._reads or len(self.results) > 0 or self._view.shortened > 0
+        self._reads = self._reads or self._view.is_cut or self._view.shortened > 0
         if not self._reads or READ_RESULT in catalog.bindings:
             return catalog
         if self._offer is None or self._offer[0] is not catalog:
@@ -124,7 +126,7 @@ class Fitting:
         self.count.counted = None
         with boundary(self._run.scope, COMPOSE, agent=self._run.scope.agent) as b:
             before = self._tokens()
-            cut = await self._report(b, before, self._apply(self._goal / 2, 1))
+            cut = await self._report(b, before, self._apply(self._share(LEAST), self._share(LEAST), 1))
             shorter = replace(request, messages=self.view())
             offered = {"tool_count": len(request.tools), "tool_tokens": catalog.tokens if request.tools else 0}
             b.note(message_count=len(shorter.messages), catalog_digest=catalog.digest, **offered)
@@ -186,15 +188,24 @@ class Fitting:
         """Cut a history where its requests would have been cut, so that each run with it leaves out the same."""
         for index, message in enumerate(messages):
             if message.role == "assistant" and not self._is_within(self._most):
-                self._apply(self._goal, RECENT)
+                self._cut()
             self._view.read(messages, index + 1)
 
-    def _apply(self, goal: float, recent: int) -> list[Cut]:
+    def _cut(self) -> list[Cut]:
+        """Cut the next request; whole turns, which change its beginning, only where the rest leaves little room."""
+        between = BETWEEN * self._tokens_of(self._view.step_size(BETWEEN))
+        goal = min(max(self._most - between, self._share(LEAST)), self._share(CUT_TO))
+        return self._apply(goal, (goal + self._most) / 2, RECENT)
+
+    def _share(self, of_window: float) -> float:
+        return float(self._most * of_window / CUT_AT)
+
+    def _apply(self, goal: float, turns_above: float, recent: int) -> list[Cut]:
         """Apply the strategies in order until that is enough; a summary that is not known is made later."""
         cuts = []
         for place, strategy in enumerate(self._context.strategies):
-            if self._is_within(goal):
-                break
+            if self._is_within(turns_above if is_of_turns(strategy) else goal):
+                continue
             cut = self._view.apply(place, lambda: self._is_within(goal), recent)
             if cut.steps:
                 cuts.append(cut)
@@ -243,7 +254,7 @@ class Fitting:
         if strategy is None or not steps:
             return None
         summary = self._summary
-        for text in _pieces([strategy.text(step.originals) for step in steps], int(self._goal) * BYTES):
+        for text in _pieces([strategy.text(step.originals) for step in steps], int(self._share(CUT_TO)) * BYTES):
             if (longer := await self._summarize(strategy, summary, text)) is None:
                 break
             summary = longer
@@ -282,10 +293,13 @@ class Fitting:
 
 def _estimate(messages: Sequence[Message]) -> tuple[int, int]:
     """Return the estimated tokens of messages, and those of them that are results of tools."""
-    parts = [part for message in messages for part in message.parts]
-    results = estimate([part for part in parts if isinstance(part, ToolResult)])
-    others = estimate([part for part in parts if not isinstance(part, ToolResult)])
-    return results + others + _FRAME * len(messages), results
+    results: list[Part] = []
+    others: list[Part] = []
+    for message in messages:
+        for part in message.parts:
+            (results if isinstance(part, ToolResult) else others).append(part)
+    of_results = estimate(results)
+    return of_results + estimate(others) + _FRAME * len(messages), of_results
 
 
 def _pieces(texts: Sequence[str], most: int) -> Iterator[str]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from pellucid.messages import BlobPart, FilePart, Message, Part, ToolResult, UriPart
 from pellucid.models import ModelRequest
 
@@ -69,4 +71,7 @@ def overhead(request: ModelRequest) -> int:
 
 
 def _size(value: object) -> int:
-    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+    try:
+        return len(to_json(value, fallback=str))
+    except (PydanticSerializationError, ValueError):  # of a lone surrogate
+        return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))

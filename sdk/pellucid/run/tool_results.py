@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from pellucid.errors import PolicyHalt, ToolError
 from pellucid.failures import describe
-from pellucid.messages import Part, Parts, TextPart, ToolCall, ToolResult
+from pellucid.messages import Beginning, Part, Parts, TextPart, ToolCall, ToolResult
 from pellucid.types import JSONValue
 
 _T = TypeVar("_T")
@@ -33,8 +33,8 @@ async def result_of(request: ToolCall, value: object, max_bytes: int) -> ToolRes
     """
     assert request.id is not None
     response = await respond(value, max_bytes)
-    structured = value.structured if isinstance(value, Parts) else None
-    return ToolResult(request.id, response, name=request.name, structured=structured)
+    more = vars(value) if isinstance(value, Parts | Beginning) else {}
+    return ToolResult(request.id, response, name=request.name, **more)
 
 
 def failure_of(request: ToolCall, error: Exception, max_bytes: int) -> ToolResult:

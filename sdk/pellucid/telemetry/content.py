@@ -23,6 +23,9 @@ from pellucid.types import JSONValue
 FINISH = 64
 """Bytes reserved for the finish reason of an answer."""
 
+HISTORY = 16
+"""Messages of a conversation above which a run looks for what other runs have recorded of it."""
+
 MAX_LABEL = 1024
 """Maximum characters of a description, such as that of a tool."""
 
@@ -156,6 +159,8 @@ class Capturer:
 
     def messages(self, messages: Sequence[Message]) -> CapturedValue:
         """Record a whole conversation; if it is too big, its oldest messages are omitted and counted."""
+        if len(messages) > HISTORY:
+            self._recall(messages)
         return self._since(self._follow(messages), 0)
 
     def new_messages(self, messages: Sequence[Message], span_id: str) -> CapturedValue:
@@ -237,6 +242,12 @@ class Capturer:
             digest = blake2b(data, digest_size=16).digest()
             fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, len(data) + removed)
         return fragment
+
+    def _recall(self, messages: Sequence[Message]) -> None:
+        from pellucid.telemetry.histories import recall
+
+        for message, known in recall(messages, self.policy, self._redactors, lambda each: self._fragment(each)[1:]):
+            self._fragments[id(message)] = _Fragment(message, *known)
 
     def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> CapturedValue:
         data = text.encode()

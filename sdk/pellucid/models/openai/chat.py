@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from pellucid.messages import (
@@ -126,7 +127,7 @@ class ChatCompletions:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         body = merged(body, request.settings.get("extra", {}))
         messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
-        for message in request.messages:
+        for message in _joined(request.messages):
             for converted in self._convert(message):
                 if messages and _continues(messages[-1], converted):
                     messages[-1] |= {"tool_calls": converted["tool_calls"]}
@@ -316,6 +317,15 @@ class ChatCompletions:
                 **by_modality("cache_read.input_tokens", members(input_details.get("cached_tokens_details"))),
             },
         )
+
+
+def _joined(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield messages, consecutive ones with results as one: all results come before the attachments of any."""
+    for has_results, group in groupby(messages, key=lambda message: bool(message.tool_results)):
+        if has_results:
+            yield Message("tool", [part for message in group for part in message.parts])
+        else:
+            yield from group
 
 
 def _continues(last: JSONObject, message: JSONObject) -> bool:

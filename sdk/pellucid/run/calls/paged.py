@@ -1,9 +1,10 @@
-"""Keep what is cut off a long result, so that the model can read on. For agents with a `context`."""
+"""Keep the whole of a long result with its beginning, so that the model can read on. For agents with a `context`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from pellucid.compaction.results import beginning
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler
 from pellucid.run.state import Run
@@ -16,8 +17,8 @@ def paged(handler: Handler) -> Handler:
 
     async def run(run: Run, b: Boundary, call: Call) -> Any:
         value = await handler(run, b, call)
-        fitting, most = run.conversation.fitting, run.limits.max_result_bytes
-        if fitting is None or call.id == "" or isinstance(value, PARTS) or is_content(value):
+        most = run.limits.max_result_bytes
+        if run.conversation.fitting is None or call.id == "" or isinstance(value, PARTS) or is_content(value):
             return value
         if not isinstance(value, str) and most >= LARGE and is_small(value):
             return value
@@ -26,6 +27,6 @@ def paged(handler: Handler) -> Handler:
         except Exception:  # noqa: BLE001  (what cannot be turned into JSON is a failure of the call)
             return value
         data = text.encode("utf-8", "replace")
-        return fitting.results.keep(call.id, data, most) if len(data) > most else value
+        return beginning(call.id, data, most) if len(data) > most else value
 
     return run
