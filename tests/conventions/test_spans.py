@@ -78,9 +78,10 @@ async def test_a_run_that_called_no_model_has_no_finish_reason(telemetry: Captur
     with pytest.raises(DiscoveryError):
         await within(Agent("a", model=ScriptedModel("x"), providers=[hub]).run("go"))
     assert semconv.RESPONSE_FINISH_REASONS not in attributes(telemetry.span("invoke_agent"))
+    model = ScriptedModel(ToolCall("no", {}), "x")
     later = DiscoveryProvider(FakeHub(faults=[None, ConnectionError("gone")]), id="later", ttl=0)
     with pytest.raises(DiscoveryError):
-        await within(Agent("b", model=ScriptedModel(ToolCall("no", {}), "x"), providers=[later]).run("go"))
+        await within(Agent("b", model=model, providers=[later], on_stale="fail").run("go"))
     assert attributes(telemetry.span("invoke_agent b"))[semconv.RESPONSE_FINISH_REASONS] == ("error",)
 
 

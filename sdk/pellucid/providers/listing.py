@@ -126,7 +126,7 @@ class Lister:
             except DiscoveryError as error:
                 from pellucid.providers.relisting import catalog_of_run
 
-                catalog = catalog_of_run(scope, b, ctx, self, error)
+                catalog = catalog_of_run(scope, b, ctx, self, error, is_guarded=guard is not None)
             self._note(scope, b, asking, catalog)
             return catalog
 

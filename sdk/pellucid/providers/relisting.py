@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 
 
 def catalog_of_run(
-    scope: Scope, b: Boundary, ctx: DiscoveryContext, lister: Lister, error: DiscoveryError
+    scope: Scope, b: Boundary, ctx: DiscoveryContext, lister: Lister, error: DiscoveryError, *, is_guarded: bool
 ) -> ProviderCatalog:
     """Return the catalogue that the provider has listed in this pass, and mark the run as degraded.
 
     Not if the provider refuses the identity, whose rights may have been revoked; nor if rights are asked in each
-    iteration by `gated_tools`; nor for other skills.
+    iteration by `gated_tools`; nor for other skills; nor what a rule has put in the provider's place.
+
+    Args:
+        scope: Telemetry of the run.
+        b: Boundary of the listing.
+        ctx: Context of the listing.
+        lister: Lister of the provider.
+        error: Failure of the listing.
+        is_guarded: Whether reliability rules decide about listings.
 
     Raises:
         DiscoveryError: the given error, if there is no such catalogue.
@@ -34,6 +42,8 @@ def catalog_of_run(
     before, catalogs = scope.listed or (ctx, ())
     catalog = next((catalog for catalog in catalogs if catalog.provider_id == provider_id), None)
     is_other = before.active_skill_ids != ctx.active_skill_ids or "gated(" in provider_id
+    known = lister.last_known(ctx)  # which is kept where rules decide
+    is_other = is_other or (is_guarded and (known is None or known[0] is not catalog))
     is_refused = error_kind_of(error) == "auth" or isinstance(error.__cause__, PermissionError)
     if catalog is None or is_other or is_refused or not lister.serves_stale:
         raise error
