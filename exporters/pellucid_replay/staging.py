@@ -96,10 +96,10 @@ def _lister(lister: Lister, playback: Playback, agents: dict[str, AgentTool]) ->
     if f"hub:{provider.id}" in playback.session.live:
         return lister
     if isinstance(provider, SkillProvider):
-        return Lister(_StagedSkills(playback, provider, agents))
+        return Lister(_StagedSkills(playback, provider, agents), serves_stale=False)
     if isinstance(provider, StaticTools):
-        return Lister(_StagedTools(playback, provider, agents))
-    return Lister(_StagedProvider(playback, provider, agents))
+        return Lister(_StagedTools(playback, provider, agents), serves_stale=False)
+    return Lister(_StagedProvider(playback, provider, agents), serves_stale=False)
 
 
 class _StagedProvider(TapeProvider):

@@ -142,7 +142,9 @@ class TapeProvider:
         self.server_address = first.get(semconv.SERVER_ADDRESS) if first is not None else None
         self.server_port = first.get(semconv.SERVER_PORT) if first is not None else None
         self.source = getattr(provider, "source", None)
-        self._inner = [Lister(TapeProvider(playback, inner, self._spans, None)) for inner in self._inner_ids()]
+        self._inner = [
+            Lister(TapeProvider(playback, inner, self._spans, None), serves_stale=False) for inner in self._inner_ids()
+        ]
         self._tools: dict[str, Sequence[Tool]] = {}
 
     def _inner_ids(self) -> list[str]:
