@@ -114,7 +114,9 @@ async def test_a_resumed_pass_lists_anew() -> None:
     paused = await agent.run("go")
     hub.faults = [None] * len(hub.calls) + [OSError("down")]
     with pytest.raises(DiscoveryError, match="down"):
-        await agent.resume(paused.checkpoint or {}, decisions=[Decision(paused.approvals[0].approval_id, approved=True)])
+        await agent.resume(
+            paused.checkpoint or {}, decisions=[Decision(paused.approvals[0].approval_id, approved=True)]
+        )
 
 
 def test_an_unknown_value() -> None:
