@@ -18,13 +18,15 @@ import anyio.to_thread
 from pellucid import Agent, Context, DiscoveryProvider, Message
 from pellucid.durable import NATSQueue, open_store
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters import Otlp, Prometheus, TailSampling, configure
+from pellucid_exporters import MetricLimits, Otlp, Prometheus, TailSampling, configure
 from pellucid_exporters.telemetry import Telemetry
 from support import alert_scenes
 from support.dashboard_scenes import Durable, Hub, Messages, ToolServer, Trouble, changing, connecting, normal
 
 SAMPLED = "sampled"
 """The service of which only failed runs are sent."""
+CROWDED = "crowded"
+"""The service with more hubs than it may have series, while it is broken."""
 
 
 async def show_everything(telemetry: Telemetry) -> None:
@@ -75,7 +77,8 @@ def main(service: str, scene: str, endpoint: str, port: str = "") -> None:
     prometheus = Prometheus(host="127.0.0.1", port=int(port)) if port else None
     sampling = TailSampling(share=0.0) if service == SAMPLED else None
     otlp = Otlp(endpoint=endpoint, metrics=prometheus is None)
-    telemetry = configure(service, prometheus=prometheus, otlp=otlp, tail_sampling=sampling)
+    limits = MetricLimits(series=alert_scenes.FEW) if scene == CROWDED else None
+    telemetry = configure(service, prometheus=prometheus, otlp=otlp, tail_sampling=sampling, metric_limits=limits)
     print(telemetry.prometheus_url or endpoint, flush=True)
     if scene == "everything":
         anyio.run(show_everything, telemetry)

@@ -14,7 +14,7 @@ from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import series
 from pellucid_dashboards.rules import Record, all_groups
 from pellucid_exporters.alerting.definition import Context
-from stack.application import SAMPLED
+from stack.application import CROWDED, SAMPLED
 from stack.scene import Application, applications, until
 from support.compose_files import example_targets
 from support.dashboard_queries import panel_queries, variable_queries
@@ -131,6 +131,14 @@ def sampled(stack: Stack) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def crowded(stack: Stack) -> Iterator[None]:
+    """Run an application that uses more hubs than it may have series."""
+    with applications(stack, {CROWDED: CROWDED}) as running:
+        running[CROWDED].order("break")
+        yield
+
+
 def unfilled(prometheus: PrometheusServer, asked: Asked) -> Sequence[str]:
     """Return what a query lacks: data for it, or for one of its selectors, but those of classic histograms."""
     selectors: list[Selector] = parse(asked.filled_in())[0]
@@ -139,7 +147,7 @@ def unfilled(prometheus: PrometheusServer, asked: Asked) -> Sequence[str]:
     return lacking or ([] if prometheus.query(asked.filled_in()) else [asked.filled_in()])
 
 
-@pytest.mark.usefixtures("broken", "shop", "kiosk", "sampled")
+@pytest.mark.usefixtures("broken", "shop", "kiosk", "sampled", "crowded")
 @pytest.mark.parametrize("uid", dashboards())
 def test_every_query_of_a_dashboard_has_data(prometheus: PrometheusServer, uid: str) -> None:
     """Each query of panels and variables, by each of its selectors, from what is sent and what is scraped."""
