@@ -124,9 +124,12 @@ class Lister:
             try:
                 catalog = await (attempt() if guard is None else guard(self, b, asking, partial(attempt, is_kept=True)))
             except DiscoveryError as error:
+                if not self.serves_stale:
+                    raise
                 from pellucid.providers.relisting import catalog_of_run
 
-                catalog = catalog_of_run(scope, b, ctx, self, error, is_guarded=guard is not None)
+                own = None if guard is None else self.last_known(ctx) or (None, 0.0)
+                catalog = catalog_of_run(scope, b, ctx, error, provider_id, own, self.answers.at)
             self._note(scope, b, asking, catalog)
             return catalog
 

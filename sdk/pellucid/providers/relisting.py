@@ -13,15 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid.context import DiscoveryContext
-    from pellucid.providers.listing import Lister
     from pellucid.telemetry import Boundary, Scope
     from pellucid.tools.catalog import ProviderCatalog
 
 
 def catalog_of_run(
-    scope: Scope, b: Boundary, ctx: DiscoveryContext, lister: Lister, error: DiscoveryError, *, is_guarded: bool
+    scope: Scope,
+    b: Boundary,
+    ctx: DiscoveryContext,
+    error: DiscoveryError,
+    provider_id: str,
+    own: tuple[ProviderCatalog | None, float] | None,
+    answered_at: float | None,
 ) -> ProviderCatalog:
-    """Return the catalogue that the provider has listed in this pass, and mark the run as degraded.
+    """Return the catalogue that a provider has listed in this pass, and mark the run as degraded.
 
     Not if the provider refuses the identity, whose rights may have been revoked; nor if rights are asked in each
     iteration by `gated_tools`; nor for other skills; nor what a rule has put in the provider's place.
@@ -30,27 +35,24 @@ def catalog_of_run(
         scope: Telemetry of the run.
         b: Boundary of the listing.
         ctx: Context of the listing.
-        lister: Lister of the provider.
         error: Failure of the listing.
-        is_guarded: Whether reliability rules decide about listings.
+        provider_id: Id of the provider.
+        own: Where rules decide, the last catalogue that the provider itself has listed.
+        answered_at: Time of its last answer, on the monotonic clock.
 
     Raises:
         DiscoveryError: the given error, if there is no such catalogue.
     """
-    provider_id = lister.provider.id
     catalogs: Sequence[ProviderCatalog]
     before, catalogs = scope.listed or (ctx, ())
     catalog = next((catalog for catalog in catalogs if catalog.provider_id == provider_id), None)
-    is_other = before.active_skill_ids != ctx.active_skill_ids or "gated(" in provider_id
-    known = lister.last_known(ctx)  # which is kept where rules decide
-    is_other = is_other or (is_guarded and (known is None or known[0] is not catalog))
+    is_other = before.active_skill_ids != ctx.active_skill_ids or (own is not None and own[0] is not catalog)
     is_refused = error_kind_of(error) == "auth" or isinstance(error.__cause__, PermissionError)
-    if catalog is None or is_other or is_refused or not lister.serves_stale:
+    if catalog is None or is_other or is_refused or "gated(" in provider_id:
         raise error
     b.note(cache="stale")
     if provider_id not in scope.degraded:
         scope.degraded.append(provider_id)
-    answered_at = lister.answers.at
     payload = {"provider_id": provider_id, "seconds_over": time.monotonic() - (answered_at or time.monotonic())}
     scope.emit(ToolsCatalogStale, b.span.get_span_context(), {**payload, **scope.error_facts(error)})
     return catalog
