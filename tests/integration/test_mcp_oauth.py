@@ -133,6 +133,15 @@ async def test_one_refresh_for_all(server: AuthorizationServer) -> None:
     assert server.grants == ["authorization_code", "refresh_token"]
 
 
+async def test_calls_overlap(server: AuthorizationServer) -> None:
+    """A call that takes long does not hold up others that have the same token."""
+    server.together = 3
+    async with robot(server) as provider, anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(ask, provider)
+    assert server.grants == ["client_credentials"]
+
+
 async def test_a_refused_refresh_token(server: AuthorizationServer) -> None:
     """When the refresh token is refused, too, the person is asked again."""
     browser = Browser()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
+import anyio
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from starlette.applications import Starlette
@@ -44,6 +45,7 @@ class AuthorizationServer:
         is_down: Answer the token endpoint with 503.
         scope: Scopes that it grants.
         needed_scope: Scope that a call of the MCP server needs.
+        together: Number of calls that are answered only together.
         grants: Grant types of the token requests, in order.
         secrets: All that must never be seen elsewhere.
     """
@@ -57,12 +59,15 @@ class AuthorizationServer:
     is_down: bool = False
     scope: str = "tools"
     needed_scope: str = ""
+    together: int = 1
     url: str = ""
     grants: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     clients: dict[str, str | None] = field(default_factory=dict)
     tokens: dict[str, Token] = field(default_factory=dict)
     unauthorized: int = 0
+    _waiting: int = 0
+    _all_there: anyio.Event | None = None
     _codes: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     _refresh: dict[str, str] = field(default_factory=dict)
 
@@ -187,6 +192,11 @@ class AuthorizationServer:
         return ListToolsResult(tools=[Tool(name="look_up", input_schema={"type": "object"})])
 
     async def _call(self, _ctx: Any, _params: Any) -> CallToolResult:
+        self._all_there = self._all_there or anyio.Event()
+        self._waiting += 1
+        if self._waiting >= self.together:
+            self._all_there.set()
+        await self._all_there.wait()
         return CallToolResult(content=[TextContent(text="found")])
 
 
