@@ -58,7 +58,7 @@ class FunctionModel:
         last: ModelDelta | Answer | None = None
         async with aclosing(cast("Any", answer)) as pieces:
             async for piece in pieces:
-                last = piece
+                last = self._next(last, piece)
         return self._last(last)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
@@ -74,7 +74,7 @@ class FunctionModel:
         last: ModelDelta | Answer | None = None
         async with aclosing(cast("Any", answer)) as pieces:
             async for piece in pieces:
-                last = piece
+                last = self._next(last, piece)
                 if isinstance(piece, ModelDelta):
                     yield piece
         yield self._last(last)
@@ -83,6 +83,14 @@ class FunctionModel:
         self.requests.append(request)
         answer = self._function(request)
         return await answer if inspect.isawaitable(answer) else answer
+
+    def _next(self, previous: ModelDelta | Answer | None, piece: ModelDelta | Answer) -> ModelDelta | Answer:
+        if previous is None or isinstance(previous, ModelDelta):
+            return piece
+        raise AssertionError(
+            f"the function of model {self.name!r} yielded {piece!r} after the answer {previous!r}; "
+            f"yield pieces as ModelDelta('text', ...), and the answer last"
+        )
 
     def _last(self, piece: ModelDelta | Answer | None) -> ModelResponse:
         if piece is None or isinstance(piece, ModelDelta):

@@ -455,3 +455,18 @@ async def test_other_tasks_run_while_arrived_pieces_are_read(telemetry: Captured
             group.cancel_scope.cancel()
     assert read > 100
     assert len(turns) > 3
+
+
+async def test_a_model_function_that_yields_texts() -> None:
+    """Text that is not the last piece is refused: it would be lost without a word."""
+
+    async def answer(_request: ModelRequest) -> AsyncIterator[Any]:
+        yield "Take "
+        yield "an umbrella."
+
+    agent = Agent("a", model=FunctionModel(answer))
+    with pytest.raises(ModelError, match=r"after the answer 'Take '; yield pieces as ModelDelta"):
+        await within(agent.run("x"))
+    with pytest.raises(ModelError, match="yield pieces as ModelDelta"):
+        async with agent.stream("x") as events:
+            _ = [event async for event in events]
