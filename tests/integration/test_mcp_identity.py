@@ -170,8 +170,8 @@ async def test_an_agent_opens_its_providers(url: str) -> None:
 async def test_an_agent_that_cannot_open(url: str) -> None:
     """If one provider cannot be opened, the others are closed, and the error names it."""
     good = MCPProvider.http(url, id="good", headers={"Authorization": "Bearer me"})
-    bad = MCPProvider.http("http://user:secret@127.0.0.1:1/mcp?key=secret", id="bad")
-    with pytest.raises(DiscoveryError, match=r"'bad'.*http://127\.0\.0\.1:1/mcp") as caught:
+    bad = MCPProvider.http("http://user:secret@127.0.0.1:1/mcp/secret?key=secret", id="bad")
+    with pytest.raises(DiscoveryError, match=r"'bad'.*http://127\.0\.0\.1:1: ") as caught:
         async with Agent("a", model=FunctionModel(caller), providers=[good, bad]):
             pass
     assert "secret" not in str(caught.value)

@@ -144,7 +144,7 @@ async def test_without_skip_the_run_fails_of_the_server(telemetry: Captured, ser
     model = ScriptedModel(ACTIVATE, leave)
     with anyio.fail_after(60):
         async with server.provider as provider:
-            agent = Agent("a", model=model, providers=[provider], registry_mode="lazy")
+            agent = Agent("a", model=model, providers=[provider], registry_mode="lazy", on_stale="fail")
             with pytest.raises(DiscoveryError, match="'mcp'"):
                 await agent.run("x")
     assert ending(telemetry.span("execute_tool add"))[2] in ("connection_lost", "unavailable")

@@ -89,7 +89,10 @@ class Target:
     @property
     def title(self) -> str:
         """The server in error messages."""
-        return "the MCP server" + (f" at {shown_url(self.credentials.url)}" if self.credentials is not None else "")
+        if self.credentials is None:
+            return "the MCP server"
+        origin = "/".join(shown_url(self.credentials.url).split("/", 3)[:3])  # a path may be secret, too
+        return f"the MCP server at {origin}"
 
     def holder_of(self, identity: Identity | None) -> Identity | None:
         """Return whom the requests of an identity depend on."""

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pellucid.agent import Agent
 from pellucid.durable import RunState
 from pellucid.errors import ConfigError, ConversationBusy, RunCancelled
 from pellucid.run.state import Run
@@ -129,7 +130,7 @@ class EventStreamResponse(Response):
 
 
 def _check(stream: Any, heartbeat: Any) -> None:
-    if not isinstance(stream, AbstractAsyncContextManager):
+    if not isinstance(stream, AbstractAsyncContextManager) or isinstance(stream, Agent):
         shown = excerpt(repr(stream))
         raise ConfigError(f"EventStreamResponse(stream={shown}): give what agent.stream(...) returned")
     is_number = isinstance(heartbeat, int | float) and not isinstance(heartbeat, bool)
