@@ -91,6 +91,14 @@ async def test_headers_are_asked_for_each_request(server: TenantServer, url: str
     assert served[-1] in server.tokens
 
 
+async def test_headers_of_the_protocol_stay(url: str) -> None:
+    """A mapping adds headers, and does not replace those that the protocol needs."""
+    headers = {"Authorization": "Bearer me", "Content-Type": "text/plain", "Accept": "text/plain"}
+    async with MCPProvider.http(url, id="crm", headers=headers) as provider:
+        agent = Agent("a", model=FunctionModel(caller), providers=[provider])
+        assert (await within(agent.run("Hello"))).output == "['of_me'] me"
+
+
 async def test_headers_that_fail(url: str) -> None:
     """A function that fails ends the listing of its caller by name, and nobody else's."""
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from pellucid import ModelDelta, ToolCall, tool
 from pellucid.testing import FunctionModel
 from support.chromium import chromium
-from support.local_store import eventually
 from support.pages import BLOCK, ROOT
-from support.processes import PATIENCE
+from support.view_server import serving_app
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -89,16 +87,9 @@ def serving(code: str, model: Model, **options: Any) -> Iterator[str]:
     """Serve the application of a block, whose agent gets another model, and give its address."""
     names: dict[str, Any] = {}
     exec(compile(code, "docs/applications.md", "exec"), names)
-    server = uvicorn.Server(uvicorn.Config(names["app"], port=0, log_level="critical", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    with names["agent"].override(model=FunctionModel(model.answer), **options):
-        thread.start()
-        try:
-            eventually(lambda: server.started)
-            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
+    override = names["agent"].override(model=FunctionModel(model.answer), **options)
+    with override, serving_app(names["app"]) as address:
+        yield address
 
 
 def ask(page: Page) -> Locator:

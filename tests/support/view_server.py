@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 @contextmanager
 def serving(path: Path) -> Iterator[str]:
     """Serve the pages of a store, and give their address."""
-    app = create_viewer_app(StoreReader(path), label=path.name)
+    with serving_app(create_viewer_app(StoreReader(path), label=path.name)) as address:
+        yield address
+
+
+@contextmanager
+def serving_app(app: Any) -> Iterator[str]:
+    """Serve an ASGI application, and give its address."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -64,6 +64,11 @@ class Credentials:
             raise _invalid("auth", type(auth).__name__, remedy)
 
     @property
+    def static_headers(self) -> Mapping[str, str]:
+        """Headers of every request, beneath those that the protocol and the authentication set."""
+        return {} if self.headers is None or callable(self.headers) else dict(self.headers)
+
+    @property
     def taken(self) -> tuple[str, ...]:
         """Names of headers that the authentication sets."""
         return ("authorization",) if self.auth is not None else ()
@@ -93,13 +98,13 @@ class Credentials:
         return _MarkedAuth(made) if made is not None else None
 
     async def headers_for(self, holder: Identity | None) -> Mapping[str, str]:
-        """Return the headers of one request.
+        """Return what the application's function says for one request; nothing without a function.
 
         Raises:
             HeadersFailed: the application's function failed, or returned something else.
         """
         if not callable(self.headers):
-            return self.headers or {}
+            return {}
         try:
             made = self.headers(holder)
             headers = await made if inspect.isawaitable(made) else made

@@ -264,7 +264,8 @@ async def _http(credentials: Credentials, holder: Identity | None, link: Link) -
         if exchange is not None and exchange.headers is not None:
             latest = exchange.headers  # also for requests that no caller sends
         if not is_of_auth(request):
-            request.headers.update({name: value for name, value in latest.items() if name not in credentials.taken})
+            own = {name: value for name, value in latest.items() if name not in credentials.taken}
+            request.headers.update(own)
 
     async def record(response: httpx2.Response) -> None:
         link.http_version = response.http_version.removeprefix("HTTP/")
@@ -278,7 +279,9 @@ async def _http(credentials: Credentials, holder: Identity | None, link: Link) -
     hooks["response"].append(record)
     hooks["request"].append(add_headers)
     async with (
-        httpx2.AsyncClient(auth=credentials.client_auth(holder), timeout=timeout, event_hooks=hooks) as client,
+        httpx2.AsyncClient(
+            headers=credentials.static_headers, auth=credentials.client_auth(holder), timeout=timeout, event_hooks=hooks
+        ) as client,
         # Events have a limit already, which the server's operator can raise.
         streamable_http_client(credentials.url, http_client=client, max_sse_event_size=None) as streams,
     ):
