@@ -116,12 +116,12 @@ class ScriptedModel(FunctionModel):
     """
 
     def __init__(self, *steps: Step, name: str = "scripted", strict: bool = True) -> None:
-        super().__init__(self._next, name=name)
+        super().__init__(self._follow, name=name)
         self._strict = strict
         self._steps = list(steps)
         self._calls = 0
 
-    async def _next(self, request: ModelRequest) -> Answer | Pieces:
+    async def _follow(self, request: ModelRequest) -> Answer | Pieces:
         if self._strict:
             check_request(self.name, request)
         self._calls += 1

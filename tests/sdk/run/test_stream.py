@@ -470,3 +470,18 @@ async def test_a_model_function_that_yields_texts() -> None:
     with pytest.raises(ModelError, match="yield pieces as ModelDelta"):
         async with agent.stream("x") as events:
             _ = [event async for event in events]
+
+
+async def test_a_step_of_a_script_that_yields_deltas() -> None:
+    """A scripted step that yields deltas is a streamed answer, as from a function."""
+
+    async def answer(_request: ModelRequest) -> AsyncIterator[Any]:
+        yield ModelDelta("text", "Take ")
+        yield ModelDelta("text", "it.")
+        yield "Take it."
+
+    agent = Agent("a", model=ScriptedModel(answer, answer))
+    assert (await within(agent.run("x"))).output == "Take it."
+    async with agent.stream("x") as events:
+        texts = [event.content async for event in events if isinstance(event, InferenceDelta)]
+    assert texts == ["Take ", "it."]
