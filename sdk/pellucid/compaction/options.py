@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pellucid.compaction.ratios import Ratios
 from pellucid.compaction.strategies import DropReasoning, DropResults, DropTurns, Strategy
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
@@ -36,6 +37,7 @@ class Context:
             user, the one that is being answered, the last two steps, system messages, loaded skills and discovered
             tools stay without it.
         strategies: What leaves something out, each once those before it do not suffice.
+        ratios: What the runs with this object have learned of how their models count.
 
     Raises:
         ConfigError: an option is invalid.
@@ -44,6 +46,7 @@ class Context:
     window: int | Mapping[str, int] | None = None
     keep: Callable[[Message], bool] | None = None
     strategies: Sequence[Strategy] = field(default_factory=_usual)
+    ratios: Ratios = field(default_factory=Ratios, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         windows = list(self.window.values()) if isinstance(self.window, Mapping) else [self.window]

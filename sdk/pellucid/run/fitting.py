@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.compaction import Summarize
+from pellucid.compaction.ratios import coarse
 from pellucid.compaction.results import read_result
 from pellucid.compaction.strategies import READ_RESULT
 from pellucid.compaction.view import Cut, Step, View, is_of_turns
@@ -70,7 +71,10 @@ class Fitting:
         self._view = View(self._context, _estimate)
         self._messages: tuple[Message, ...] | None = None
         self._parts: tuple[Any, int, int] = None, 0, 0  # tools, and the estimated tokens of these and of the rest
-        self._ratio = 1.0  # tokens of the vendor for each estimated one
+        self._models = tuple(model.name for model in run.setup.models)
+        self._ratio = 1.0  # tokens of the vendor for each estimated one, in the last request
+        self._scale = self._context.ratios.of(self._models)  # the same, as it decides where to cut
+        self._refused = 0.0  # the same, as refusals of the vendor have shown
         self._summary: str | None = None
         self._unsummarized: list[Step] = []
         self._is_started = False
@@ -102,7 +106,7 @@ class Fitting:
             self._start()
             self._is_started = True
         before = self._tokens()
-        cuts = self._cut() if before > self._most else []
+        cuts = [] if self._is_within(self._most) else self._cut()
         cut = await self._report(b, before, cuts)
         request = replace(request, messages=self.view())
         if request.tools:
@@ -122,7 +126,8 @@ class Fitting:
 
     async def again(self, request: ModelRequest, catalog: Catalog) -> ModelRequest | None:
         """Return a request that was too long for the vendor, cut once more and further; None if nothing can be cut."""
-        self._ratio = max(self._ratio, self.window / max(1, self._estimated()))
+        self._refused = self.window / max(1, self._estimated())
+        self._ratio, self._scale = max(self._ratio, self._refused), max(self._scale, self._refused)
         self.count.counted = None
         with boundary(self._run.scope, COMPOSE, agent=self._run.scope.agent) as b:
             before = self._tokens()
@@ -140,6 +145,8 @@ class Fitting:
         self.count.settle(request.messages, None if asked is None or answered is None else asked + answered)
         if asked and (estimated := self._estimated()):
             self._ratio = min(max(asked / estimated, 0.25), 8.0)
+            if asked >= self._share(LEAST):  # what vendors add to each request would weigh too much in a short one
+                self._scale = max(self._refused, self._context.ratios.learn(self._models, self._ratio))
 
     def too_long(self) -> str:
         """Return what to say of a request that is too long although it was cut."""
@@ -179,6 +186,7 @@ class Fitting:
         self._reads = True
         self._view.read(messages)
         self._ratio, self._summary = float(state["ratio"]), state["summary"]
+        self._scale = max(self._scale, coarse(self._ratio))
         if self._view.restore(state["cuts"]):
             self._set_note()
         else:
@@ -193,7 +201,7 @@ class Fitting:
 
     def _cut(self) -> list[Cut]:
         """Cut the next request; whole turns, which change its beginning, only where the rest leaves little room."""
-        between = BETWEEN * self._tokens_of(self._view.step_size(BETWEEN))
+        between = BETWEEN * self._scale * self._view.step_size(BETWEEN)
         goal = min(max(self._most - between, self._share(LEAST)), self._share(CUT_TO))
         return self._apply(goal, (goal + self._most) / 2, RECENT)
 
@@ -220,7 +228,7 @@ class Fitting:
         return cuts
 
     def _is_within(self, tokens: float) -> bool:
-        return self._tokens_of(self._estimated()) <= tokens
+        return self._scale * self._estimated() <= tokens
 
     def _set_note(self) -> None:
         gone = f"{self._view.gone} earlier messages"

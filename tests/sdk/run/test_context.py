@@ -77,6 +77,11 @@ def tokens_of(messages: Sequence[Message]) -> int:
     return sum(_COUNTED[id(message)][1] for message in messages)
 
 
+def estimated(messages: Sequence[Message]) -> int:
+    """Return the tokens of messages at four bytes each, as they are estimated."""
+    return sum(-(-len(json.dumps(part.to_dict())) // 4) for message in messages for part in message.parts)
+
+
 def looking(times: int, others: Mapping[int, ToolCall] | None = None) -> FunctionModel:
     """Return a model that looks so many times, or makes `others` of its calls, and then answers; it counts tokens."""
 
@@ -359,6 +364,32 @@ async def test_what_earlier_runs_left_out_is_not_left_out_anew(telemetry: Captur
     assert grown == [cuts.pop(0).messages if number else 0 for number in reported]
     dropped = [point.value for point in telemetry.metrics if point.name == semconv.DROPPED_MESSAGES.name]
     assert sum(dropped) == left_out[-1]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("ratio", [0.8, 1.0, 1.11, 1.23, 1.5])
+async def test_runs_of_a_conversation_share_their_prefix(ratio: float) -> None:
+    """However a vendor counts: a run leaves out what the runs before it left out, and the window is used."""
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        calls = len(model.requests)
+        message = Message("assistant", "Seen." if calls % 2 == 0 else [ToolCall(LOOK, {"number": calls}, f"c{calls}")])
+        asked, answered = (int(ratio * estimated(messages)) for messages in (request.messages, [message]))
+        usage = Usage(input_tokens=asked, output_tokens=answered)
+        return ModelResponse(message=message, usage=usage, finish_reason="stop" if calls % 2 == 0 else "tool_call")
+
+    model = FunctionModel(answer)
+    agent = Agent("a", model=model, tools=[look(20_000)], context=Context(window=50_000))
+    history: list[Message] = []
+    for number in range(150):
+        history = list((await within(agent.run(f"question {number}", history=history))).messages)
+    sizes = [estimated(request.messages) for request in model.requests]
+    cached = 0
+    for earlier, later in pairwise(model.requests):
+        pairs = zip(earlier.messages, later.messages, strict=False)
+        cached += estimated([new for _, new in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+    assert cached > 0.8 * sum(sizes)
+    assert 30_000 < ratio * max(sizes) < 45_000
 
 
 async def test_what_is_kept_stays() -> None:
