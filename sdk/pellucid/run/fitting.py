@@ -73,7 +73,7 @@ class Fitting:
         self._parts: tuple[Any, int, int] = None, 0, 0  # tools, and the estimated tokens of these and of the rest
         self._models = tuple(model.name for model in run.setup.models)
         self._ratio = 1.0  # tokens of the vendor for each estimated one, in the last request
-        self._scale = self._context.ratios.of(self._models)  # the same, as it decides where to cut
+        self._scale: float = self._context.ratios.of(self._models)  # the same, as it decides where to cut
         self._refused = 0.0  # the same, as refusals of the vendor have shown
         self._summary: str | None = None
         self._unsummarized: list[Step] = []
