@@ -147,6 +147,31 @@ async def test_idle_connections_close(server: TenantServer, url: str) -> None:
                 await within(connection.wait_closed())
 
 
+async def test_a_connection_whose_request_waits_for_headers_is_not_idle(url: str) -> None:
+    """A slow function for headers does not cost the connection that its request is about to use."""
+    is_slow, closed = False, []
+
+    async def headers(identity: Identity | None) -> dict[str, str]:
+        open_now = [each for each in provider._connections if each.usable]  # not public: nothing else tells
+        if is_slow:
+            with anyio.move_on_after(0.5):
+                for connection in open_now:
+                    await connection.wait_closed()
+                    closed.append(connection)
+        return token_of(identity)
+
+    def answer(request: ModelRequest) -> str | ToolCall:
+        nonlocal is_slow
+        is_slow = not request.messages[-1].tool_results
+        return caller(request)
+
+    async with MCPProvider.http(url, id="crm", headers=headers, idle_timeout=0.1, ttl=60) as provider:
+        agent = Agent("a", model=FunctionModel(answer), providers=[provider])
+        result = await within(agent.run("Hello", identity=Identity(tenant="t")))
+    assert result.output == "['of_t'] t"
+    assert closed == []
+
+
 async def test_a_provider_is_opened_again(url: str) -> None:
     """A provider can be closed and opened any number of times, and is closed with the last of nested contexts."""
     provider = MCPProvider.http(url, id="crm", headers={"Authorization": "Bearer me"})

@@ -171,10 +171,16 @@ class Connection:
             Refused: the server returned an error.
             ResponseRefused: the response was not read to its end, because it is too large.
         """
-        client = self._client
-        if client is None:
-            raise ServerGone(self._closed_reason())
-        await self._target.prepare(exchange)
+        self._active_requests += 1
+        self._requests += 1
+        try:
+            await self._target.prepare(exchange)
+            client = self._client
+            if client is None:
+                raise ServerGone(self._closed_reason())
+        except BaseException:
+            self._release()
+            raise
         request = Request(exchange)
         with request.measured(lambda: self._labels):
             result = await self._send(client, exchange, send)
@@ -182,8 +188,6 @@ class Connection:
         return result
 
     async def _send(self, client: Client, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
-        self._active_requests += 1
-        self._requests += 1
         try:
             with exchange.observed():
                 result = await send(client)
@@ -199,8 +203,7 @@ class Connection:
             self._failures = 0
             return result
         finally:
-            self._active_requests -= 1
-            self._close_if_idle()
+            self._release()
         self._end()
         if self._link.refusal is not None:
             raise self._link.refusal.with_traceback(None) from None
@@ -266,6 +269,11 @@ class Connection:
     def _lose(self, reason: str | None = None) -> None:
         self.lost = True
         self.retire(reason)
+
+    def _release(self) -> None:
+        """Count a request as done."""
+        self._active_requests -= 1
+        self._close_if_idle()
 
     def _close_if_idle(self) -> None:
         if self._retired and not self._active_requests:
