@@ -230,6 +230,13 @@ def _answer(message: dict[str, Any], result: dict[str, Any], headers: dict[str, 
     return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
 
 
+FORM = {"type": "object", "properties": {"size": {"type": "string"}}, "required": ["size"]}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}]}
+
+
 class LegacyStdio:
     """A server over stdio, line by line. It notes each message it gets in the file named by `PELLUCID_TEST_LOG`.
 
@@ -237,7 +244,8 @@ class LegacyStdio:
     """
 
     def __init__(self) -> None:
-        self.names = ["echo", "hang", "grow", "die"]
+        self.names = ["echo", "hang", "grow", "die", "ask", "open"]
+        self.held: dict[str, Any] = {}
         self.listing = json.loads(os.environ.get("PELLUCID_TEST_LISTING", "null"))
 
     def run(self) -> None:
@@ -249,10 +257,12 @@ class LegacyStdio:
                 log.flush()
                 self.take(json.loads(line))
 
-    def take(self, message: dict[str, Any]) -> None:
+    def take(self, message: dict[str, Any]) -> None:  # noqa: C901  (one case for each message)
         """Answer one message."""
         params = message.get("params", {})
-        match message["method"], params.get("name"):
+        match message.get("method"), params.get("name"):
+            case None, _:  # the answer to the question of `ask`
+                self.say(self.held, result=_text(json.dumps(message.get("result", message.get("error")))))
             case "initialize", _:
                 self.say(message, result=LEGACY_GREETING)
             case "tools/list", _:
@@ -263,12 +273,23 @@ class LegacyStdio:
             case "tools/call", "die":
                 print("out of memory", file=sys.stderr, flush=True)
                 os._exit(3)
+            case "tools/call", "ask":
+                self.held = message
+                question = {"mode": "form", "message": "Which size?", "requestedSchema": FORM}
+                self.send({"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": question})
+            case "tools/call", "open" if not self.held:
+                self.held = message
+                url = {"mode": "url", "message": "Pay.", "url": "https://pay.example/1", "elicitationId": "e1"}
+                error = {"code": -32042, "message": "open it first", "data": {"elicitations": [url]}}
+                self.say(message, error=error)
+            case "tools/call", "open":
+                self.say(message, result=_text("paid"))
             case "tools/call", "grow":
                 self.names.append("grown")
                 self.send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
                 self.say(message, result={"content": []})
             case "tools/call", _:
-                self.say(message, result={"content": [{"type": "text", "text": json.dumps(params.get("_meta"))}]})
+                self.say(message, result=_text(json.dumps(params.get("_meta"))))
             case _ if "id" in message:
                 self.say(message, error={"code": -32601, "message": "unknown method"})
 

@@ -26,7 +26,11 @@ class ApprovalRequest:
         expires_at: Expiry, in seconds since the epoch; None if it never expires.
         requested_at: Seconds since the epoch.
         reason: Reason given by the permission policy, if any.
-        input_schema: JSON Schema of the arguments, which changed ones must fit; None unless the run is durable.
+        input_schema: JSON Schema of the arguments, which changed ones must fit; None unless the run is durable. Of an
+            elicitation, that of the answer.
+        elicitation: `form` or `url` if the tool's server asks a person for input, with the `reason` as question; None
+            for the approval of a call. A form is answered by `Decision(arguments=)`.
+        url: Address that a person must open, of an elicitation by `url`.
     """
 
     approval_id: str
@@ -37,6 +41,8 @@ class ApprovalRequest:
     requested_at: float = 0.0
     reason: str | None = None
     input_schema: JSONObject | None = None
+    elicitation: Literal["form", "url"] | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Decision:
         approved: Whether the call may run.
         reason: Reason for a denial, for the model.
         arguments: Arguments that replace the model's. They must fit the tool's schema; a note in the result tells the
-            model.
+            model. For an elicitation, the answer, which must fit its schema.
         decided_by: Person who decided; recorded in telemetry.
 
     Raises:

@@ -12,13 +12,15 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
+from pellucid.approvals.elicitation import LISTENING
 from pellucid.context import ToolContext
 from pellucid.errors import DiscoveryError, ToolError
 from pellucid.failures import error_kind_of
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.content import to_value
 from pellucid.mcp.credentials import HeadersFailed
-from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.elicitation import Answers, Elicitor
+from pellucid.mcp.exchange import Asking, Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.listing import trace_context
 from pellucid.response_limits import ResponseRefused
 from pellucid.types import JSONObject, JSONValue
@@ -32,6 +34,7 @@ async def call(
     ctx: ToolContext,
     *,
     exposed: str,
+    elicitor: Elicitor | None = None,
 ) -> JSONValue:
     """Call a tool and return its result.
 
@@ -42,8 +45,10 @@ async def call(
         arguments: The arguments of the call.
         ctx: Receives progress notifications.
         exposed: The tool's name in metrics.
+        elicitor: What answers the server's questions to a person.
 
     Raises:
+        InputRequired: the server asks a person, for whose answer the run pauses.
         ToolError: the tool failed, the server refused the call, or the server could not be reached.
     """
 
@@ -51,21 +56,30 @@ async def call(
         update = {"progress": progress, "total": total, "message": message}
         ctx.progress({key: value for key, value in update.items() if value is not None})
 
-    async def send(client: Client) -> CallToolResult:
-        return await client.call_tool(name, arguments, progress_callback=report, meta=trace_context())
-
-    async def request() -> CallToolResult:
+    async def request(answers: Answers) -> CallToolResult:
         connection = await connect()
+        sent = answers if elicitor is None else elicitor.sent(answers, is_modern=connection.modern)
+
+        async def send(client: Client) -> CallToolResult:
+            meta = trace_context()
+            return await client.call_tool(name, arguments, progress_callback=report, meta=meta, **sent)
+
         for attribute, value in connection.attributes.items():
             set_attribute(span, attribute, value)
-        return await connection.request(Exchange("tools/call", partial(set_attribute, span), exposed), send)
+        exchange = Exchange("tools/call", partial(set_attribute, span), exposed)
+        if elicitor is not None:
+            exchange.asking = Asking(LISTENING.get(), ctx.identity, span)
+        return await connection.request(exchange, send)
+
+    async def retried(answers: Answers) -> CallToolResult:
+        try:
+            return await request(answers)
+        except SessionUnknown:
+            return await request(answers)
 
     span = trace.get_current_span()
     try:
-        try:
-            result = await request()
-        except SessionUnknown:
-            result = await request()
+        result = await (retried({}) if elicitor is None else elicitor.ask(retried, ctx.identity))
     except (ServerGone, DiscoveryError, Refused, ResponseRefused, HeadersFailed) as error:
         if isinstance(error, Refused) and error.code is not None:
             set_attribute(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))

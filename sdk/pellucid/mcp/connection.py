@@ -11,9 +11,17 @@ from typing import Final, TypeVar
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from mcp import Client, MCPError
-from mcp.client import IncomingMessage
+from mcp.client import ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import Subscription, SubscriptionLost
-from mcp_types import CONNECTION_CLOSED, CallToolResult, Implementation, ToolListChangedNotification
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    Implementation,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import context as otel_context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
@@ -24,6 +32,7 @@ from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
 from pellucid.mcp.credentials import HeadersFailed
+from pellucid.mcp.elicitation import AskingClient, Elicitor
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.link import Link
 from pellucid.mcp.metrics import Request, Session
@@ -50,6 +59,7 @@ class Connection:
     Args:
         target: The way to the server.
         limits: Most bytes that the server may send.
+        elicitor: What answers the server's questions to a person; without, it is told that nobody does.
         expire: Called when the listed tools may be out of date: with `changed=True` when the server announces a change,
             without arguments when it can no longer announce one.
         ended: Called when all resources are released.
@@ -60,10 +70,11 @@ class Connection:
     """
 
     __slots__ = (
-        "_active_requests",
+        "_active",
         "_client",
         "_close_requested",
         "_closing",
+        "_elicitor",
         "_expire",
         "_failure",
         "_failures",
@@ -86,12 +97,14 @@ class Connection:
         target: Target,
         *,
         limits: ByteLimits,
+        elicitor: Elicitor | None = None,
         expire: Callable[..., None],
         ended: Callable[[Connection], None],
     ) -> None:
         self.lost = False
         self.notified = False
         self._target = target
+        self._elicitor = elicitor
         self._expire = expire
         self._link = Link(ended=self._end, limits=limits)
         self._session = Session()
@@ -101,7 +114,7 @@ class Connection:
         self._failure: BaseException | None = None
         self._failures = 0
         self._opening = Exchange("initialize", _ignore)
-        self._active_requests = 0
+        self._active: set[Exchange] = set()
         self._requests = 0
         self._retired = False
         self._settled = anyio.Event()
@@ -171,16 +184,16 @@ class Connection:
             Refused: the server returned an error.
             ResponseRefused: the response was not read to its end, because it is too large.
         """
-        self._active_requests += 1
+        self._active.add(exchange)
         self._requests += 1
         try:
             await self._target.prepare(exchange)
-            client = self._client
-            if client is None:
-                raise ServerGone(self._closed_reason())
         except BaseException:
-            self._release()
+            self._release(exchange)
             raise
+        if (client := self._client) is None:
+            self._release(exchange)
+            raise ServerGone(self._closed_reason())
         request = Request(exchange)
         with request.measured(lambda: self._labels):
             result = await self._send(client, exchange, send)
@@ -203,7 +216,7 @@ class Connection:
             self._failures = 0
             return result
         finally:
-            self._release()
+            self._release(exchange)
         self._end()
         if self._link.refusal is not None:
             raise self._link.refusal.with_traceback(None) from None
@@ -270,13 +283,13 @@ class Connection:
         self.lost = True
         self.retire(reason)
 
-    def _release(self) -> None:
+    def _release(self, exchange: Exchange) -> None:
         """Count a request as done."""
-        self._active_requests -= 1
+        self._active.discard(exchange)
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
-        if self._retired and not self._active_requests:
+        if self._retired and not self._active:
             self._close_requested.set()
 
     def _closed_reason(self) -> str:
@@ -332,11 +345,12 @@ class Connection:
     async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
         token = otel_context.attach(parent)
         try:
-            client = Client(
+            client = (Client if self._elicitor is None else AskingClient)(
                 self._target.reach(self._link, self._target.holder),
                 cache=None,  # the provider caches listings and records that on its spans
                 message_handler=self._receive,
                 client_info=Implementation(name="pellucid", version=__version__),
+                elicitation_callback=self._answer if self._elicitor is not None else None,
             )
             with self._opening.observed():
                 await stack.enter_async_context(client)
@@ -376,7 +390,7 @@ class Connection:
             requests = self._requests
             with anyio.move_on_after(self._target.idle_timeout):
                 await self._close_requested.wait()
-            if not self._active_requests and self._requests == requests:
+            if not self._active and self._requests == requests:
                 self.retire()
 
     async def _follow(self, subscription: Subscription) -> None:
@@ -387,6 +401,11 @@ class Connection:
             pass  # lost or ended by the server: changes are no longer announced
         self.notified = False
         self.retire()
+
+    async def _answer(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """Answer a question for which the server holds a call open, as protocols before 2026-07-28 do."""
+        assert self._elicitor is not None
+        return await self._elicitor.respond(params, [each.asking for each in self._active if each.asking is not None])
 
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import httpx2
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
+from pellucid.approvals.elicitation import Listening
+from pellucid.context import Identity
 from pellucid.errors import ConfigError, ErrorKind
 from pellucid.failures import error_kind_of, kind_of_status, type_of_code
 from pellucid.models.http import retry_after
@@ -37,6 +40,20 @@ _SAYS_UNKNOWN: Final = re.compile(
     r"|\bnot initialized\b",
     re.IGNORECASE,
 )
+
+
+class Asking(NamedTuple):
+    """A call whose server may ask a person for input.
+
+    Attributes:
+        listening: What its run does about questions; None outside of a run.
+        identity: Identity on whose behalf the run acts.
+        span: Its span.
+    """
+
+    listening: Listening | None
+    identity: Identity | None
+    span: Span
 
 
 class ServerGone(Exception):
@@ -94,7 +111,7 @@ class ByteLimits:
         return Counter(subject=subject, limit=limit, remedy=remedy)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Exchange:
     """One request, in the context of its caller.
 
@@ -111,6 +128,7 @@ class Exchange:
         refusal: Why the answer was not read to its end.
         headers: HTTP headers of the request, if they depend on its caller.
         explanation: Why its authentication failed, if that is known.
+        asking: What answers the server's questions about it, if anything does.
     """
 
     method: str
@@ -124,6 +142,7 @@ class Exchange:
     refusal: ResponseRefused | None = None
     headers: Mapping[str, str] | None = None
     explanation: str = ""
+    asking: Asking | None = None
     _listed: Counter | None = None
 
     @contextmanager

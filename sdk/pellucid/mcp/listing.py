@@ -22,6 +22,7 @@ from pellucid.errors import ConfigError, DiscoveryError, DiscoveryTimeout, Inval
 from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.credentials import HeadersFailed
+from pellucid.mcp.elicitation import Elicitor
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
@@ -40,6 +41,7 @@ class Plan:
     """How a provider connects and lists; `MCPProvider` documents the options.
 
     Attributes:
+        elicitor: What answers the server's questions to a person.
         build: Builds tools from the server's tools, and rejects an invalid list.
         attributes: Span attributes of a `tools/list` request.
         opened: Called with each new connection.
@@ -60,6 +62,7 @@ class Plan:
     patience: float | None
     tell_model: bool
     limits: ByteLimits
+    elicitor: Elicitor | None
     build: Callable[[list[ServerTool | InvalidTool]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]

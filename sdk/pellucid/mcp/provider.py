@@ -27,6 +27,7 @@ from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
 from pellucid.mcp.credentials import Auth, Credentials, Headers
+from pellucid.mcp.elicitation import AskingTool, Elicit, Elicitor, RenamedAskingTool
 from pellucid.mcp.exchange import ByteLimits
 from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.listing import Plan
@@ -67,6 +68,7 @@ class Options(TypedDict, total=False):
     on_invalid_output: OnInvalidOutput | None
     max_listing_bytes: int
     max_result_bytes: int
+    elicitation: Elicit | None
 
 
 class MCPProvider:
@@ -104,6 +106,10 @@ class MCPProvider:
             `report` or None, as for `Tool`.
         max_listing_bytes: Most bytes of a listing, with all its pages, after decompression. A larger one fails.
         max_result_bytes: Most bytes of any other message of the server, such as the result of a call.
+        elicitation: What answers the server's questions to a person. With `pause`, the run pauses: they are in
+            `RunResult.elicitations`. A function gets an `Elicitation` and returns the values of a form, True to accept,
+            or None to decline; durable runs pause. Protocols before 2026-07-28 do not let a run pause: without a
+            function, and in durable runs, questions are declined. Servers are told that nobody answers if it is None.
 
     Raises:
         ConfigError: an option is invalid.
@@ -133,6 +139,7 @@ class MCPProvider:
         on_invalid_output: OnInvalidOutput | None = "error",
         max_listing_bytes: int = MAX_LISTING_BYTES,
         max_result_bytes: int = MAX_RESULT_BYTES,
+        elicitation: Elicit | None = None,
     ) -> None:
         self.id = id
         self.kind = target.kind
@@ -146,6 +153,7 @@ class MCPProvider:
         self.server_port = target.port
         self._target = target
         self._prefix = prefix
+        self._elicitor = Elicitor(id, elicitation) if elicitation is not None else None
         self._plan = Plan(
             id=id,
             target=target,
@@ -158,6 +166,7 @@ class MCPProvider:
             patience=patience,
             tell_model=tell_model,
             limits=ByteLimits.of(id, listing=max_listing_bytes, result=max_result_bytes),
+            elicitor=self._elicitor,
             build=self._build,
             attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,
@@ -353,7 +362,8 @@ class MCPProvider:
         if isinstance(tool, InvalidTool):
             problem = f"the server's tool {name!r} violates the protocol: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
-        create = Tool if visible(tool.name) == tool.name else partial(RenamedTool, listed_name=tool.name)
+        plain, renamed = (Tool, RenamedTool) if self._elicitor is None else (AskingTool, RenamedAskingTool)
+        create = plain if visible(tool.name) == tool.name else partial(renamed, listed_name=tool.name)
         return create(
             name=name,
             description=tool.description or tool.title or "",
@@ -368,7 +378,8 @@ class MCPProvider:
         )
 
     async def _call(self, name: str, exposed: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        return await call(self.id, partial(self._connection, ctx.identity), name, arguments, ctx, exposed=exposed)
+        connect = partial(self._connection, ctx.identity)
+        return await call(self.id, connect, name, arguments, ctx, exposed=exposed, elicitor=self._elicitor)
 
     async def _connection(self, identity: Identity | None) -> Connection:
         return await self._catalog(identity).connection()

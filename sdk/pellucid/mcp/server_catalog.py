@@ -81,7 +81,10 @@ class ServerCatalog(DiscoveryProvider):
 
     async def _open(self) -> Connection:
         plan = self._plan
-        connection = Connection(plan.target, limits=plan.limits, expire=partial(self._expire, _KEY), ended=plan.ended)
+        expire = partial(self._expire, _KEY)
+        connection = Connection(
+            plan.target, limits=plan.limits, elicitor=plan.elicitor, expire=expire, ended=plan.ended
+        )
         plan.opened(connection)
         try:
             with measured_connect(self.id, self.kind):

@@ -44,7 +44,7 @@ class RunResult(Generic[OutputT_co]):
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
         degraded: Ids of providers that failed and were skipped, or that did not answer within their patience.
         budget: Name of the `Budget` that ended the run, if `stop_reason` is `budget`.
-        approvals: Pending approvals.
+        approvals: Pending approvals, and the questions of MCP servers; `elicitations` has the latter only.
         external: Calls whose results other processes owe, also if the run waits for approvals too.
         checkpoint: Plain JSON to resume from, if the run is paused. It holds the whole conversation and is not
             redacted.
@@ -63,6 +63,11 @@ class RunResult(Generic[OutputT_co]):
     approvals: tuple[ApprovalRequest, ...] = ()
     external: tuple[ExternalRequest, ...] = ()
     checkpoint: JSONObject | None = None
+
+    @property
+    def elicitations(self) -> tuple[ApprovalRequest, ...]:
+        """Those of the pending approvals that are questions of MCP servers to a person."""
+        return tuple(request for request in self.approvals if request.elicitation is not None)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print a summary in IPython and notebooks, where `repr` would show the whole conversation."""

@@ -72,6 +72,9 @@ def prepare(
     """
     now = run.scope.now() / 1e9
     settled, waiting = settle(state.approvals, decisions, now)
+    for item in settled.values():
+        if item.request.elicitation is not None and item.decision is not None:
+            check_answer(item.request, item.decision)
     nested = state.nested_checkpoints
     if not (settled or results or state.has_external or folded is not None):
         waiting_for = ", ".join(repr(request.approval_id) for request in state.approvals)
@@ -152,6 +155,21 @@ def check_edited(request: ApprovalRequest, arguments: JSONObject, validator: Val
         raise CheckpointError(
             f"the changed arguments of approval {request.approval_id!r} do not fit the schema of tool "
             f"{request.tool_name!r}: {'; '.join(issues)}; correct them and resume again"
+        )
+
+
+def check_answer(request: ApprovalRequest, decision: Decision) -> None:
+    """Check the answer to a question of an MCP server.
+
+    Raises:
+        CheckpointError: it does not fit the schema of the question.
+    """
+    if request.input_schema is None or not decision.approved:
+        return
+    if issues := Validator(request.input_schema).issues(decision.arguments or {}):
+        raise CheckpointError(
+            f"the answer to elicitation {request.approval_id!r} does not fit the schema of the question: "
+            f"{'; '.join(issues)}; pass Decision(arguments=...) that do, or approved=False to decline"
         )
 
 

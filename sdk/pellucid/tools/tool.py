@@ -119,12 +119,14 @@ class CallKind(NamedTuple):
         execution: As for `Tool`.
         serial: As for `Tool`.
         may_ask: Whether a person may have to approve calls.
+        elicits: Whether calls may ask a person for input.
     """
 
     is_meta: bool
     execution: Execution | None
     serial: bool
     may_ask: bool
+    elicits: bool = False
 
 
 @renamed(deadline="expires_in")

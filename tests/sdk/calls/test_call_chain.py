@@ -13,7 +13,7 @@ from pellucid.run.calls.chain import LINKS, Kind, Need, chain_of
 from pellucid.testing import ScriptedModel
 
 ORDER: Final = (
-    "in_turn bound journalled approved in_span begun guarded unattended refused permitted activating "
+    "in_turn bound journalled approved in_span begun guarded unattended refused elicited permitted activating "
     "paged background enqueued run_tool"
 )
 RULES: Final = Reliability([Rule(when=lambda s: False, then=ok(), kind="never")])

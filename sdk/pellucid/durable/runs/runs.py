@@ -45,7 +45,7 @@ from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Rec
 from pellucid.durable.store.records import FINAL
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
-from pellucid.run.resume import check_edited
+from pellucid.run.resume import check_answer, check_edited
 from pellucid.run.start import Input, conversation
 from pellucid.telemetry import Pipeline
 from pellucid.tools.schema import Validator
@@ -457,7 +457,9 @@ def _check(request: ApprovalRequest, decision: Decision) -> None:
         CheckpointError: it is not valid.
     """
     check_decisions([request], [decision], 0.0)
-    if decision.arguments is not None and request.input_schema is not None:
+    if request.elicitation is not None:
+        check_answer(request, decision)
+    elif decision.arguments is not None and request.input_schema is not None:
         check_edited(request, decision.arguments, Validator(request.input_schema))
 
 

@@ -59,6 +59,8 @@ def _status(state: RunState) -> str:
 
 
 def _approval(request: ApprovalRequest) -> dict[str, Any]:
+    elicitation = {"mode": request.elicitation, "url": request.url, "inputSchema": request.input_schema}
+    asked = {"elicitation": {name: value for name, value in elicitation.items() if value is not None}}
     return {
         "approvalId": request.approval_id,
         "toolCallId": request.tool_call_id,
@@ -66,6 +68,7 @@ def _approval(request: ApprovalRequest) -> dict[str, Any]:
         "input": request.arguments,
         "reason": request.reason,
         "expiresAt": request.expires_at,
+        **(asked if request.elicitation is not None else {}),
     }
 
 

@@ -122,6 +122,11 @@ LINKS: Final = (
     ),
     Link("refused", "within the rules, which decide about arguments that do not fit, too", module="core"),
     Link(
+        "elicited",
+        "before the permission: a call that goes on after its questions asks for it again",
+        lambda need: need.in_run and need.tool is not None and need.tool.elicits,
+    ),
+    Link(
         "permitted",
         "right before the tool: nothing that takes time is between the permission and the tool",
         lambda need: need.in_run and need.tool is not None and need.has_policy,

@@ -59,7 +59,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
     ).to_dict()
     for waiting in paused.waiting:
         if not waiting.is_reported:
-            _emit_requested(run, b, waiting)
+            emit_requested(run, b, waiting)
     state.requested = tuple(waiting.request for waiting in paused.waiting)
     state.decided(state.requested)
     state.calls.pause(paused.external)
@@ -75,7 +75,8 @@ def withdraw(run: Run, b: Boundary) -> None:
     expected.clear()
 
 
-def _emit_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
+def emit_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
+    """Count and emit an approval request."""
     request = waiting.request
     error_type = error_type_of(waiting.fault) if waiting.fault is not None else None
     b.event(ApprovalRequested.name, _attributes(request))

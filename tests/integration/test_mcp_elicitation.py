@@ -1,0 +1,307 @@
+"""Questions that MCP servers ask a person before they answer a call."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import Agent, ConfigError, Decision, Limits, ToolCall, semconv
+from pellucid.approvals.elicitation import Elicitation
+from pellucid.durable import DurableRuns
+from pellucid.errors import CheckpointError
+from pellucid.mcp import MCPProvider
+from pellucid.testing import ScriptedModel
+from support.approvals import events, passed_on, pending
+from support.asking_server import SIZE, AskingServer
+from support.durable_agents import results
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pellucid import RunResult
+    from pellucid.durable import RunStore
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+LEGACY = (sys.executable, str(Path(__file__).parents[1] / "support" / "mcp_servers.py"), "legacy")
+
+
+def agent_of(name: str, elicitation: Any = "pause", **options: Any) -> tuple[AskingServer, Agent[Any, Any]]:
+    """Return a server that asks, and an agent that calls the tool of this name once."""
+    asking = AskingServer()
+    provider = MCPProvider.connect(asking.server, id="shop", elicitation=elicitation)
+    model = ScriptedModel(ToolCall(name, {}, "c1"), "Done.")
+    return asking, Agent("clerk", model=model, providers=[provider], **options)
+
+
+def answer_of(result: RunResult[Any], call: str = "c1") -> Any:
+    """Return the result of a call."""
+    parts = [part for message in result.messages for part in message.tool_results]
+    return next(part.response for part in parts if part.id == call)
+
+
+async def test_a_run_pauses_for_a_form(telemetry: Captured) -> None:
+    """The question has its schema; the answer reaches the server with its state, and the call ends."""
+    asking, agent = agent_of("order")
+    async with agent:
+        waits = await within(agent.run("Order one."))
+        [question] = waits.elicitations
+        assert waits.status == "awaiting_approval"
+        assert waits.approvals == (question,)
+        assert (question.elicitation, question.reason, question.input_schema) == ("form", "Which size?", SIZE)
+        assert (question.tool_name, question.tool_call_id, question.url) == ("order", "c1", None)
+        assert pending(telemetry, "order") == 1
+        answer = Decision(question.approval_id, approved=True, arguments={"size": "M"}, decided_by="ann")
+        done = await within(agent.resume(passed_on(waits.checkpoint), decisions=[answer]))
+    accepted = {"action": "accept", "content": {"size": "M"}}
+    assert asking.calls == [(None, {}), ("ordered", {"q": accepted})]
+    assert (done.status, json.loads(answer_of(done))) == ("completed", {"q": accepted})
+    first, second = telemetry.find("execute_tool order")
+    assert attributes(first)[semconv.APPROVAL_OUTCOME] == "awaiting"
+    assert attributes(second)[semconv.APPROVAL_OUTCOME] == "approved"
+    [answered] = [event for event in second.events if event.name == "elicitation.answered"]
+    assert dict(answered.attributes or {}) == {
+        "pellucid.elicitation.mode": "form",
+        "pellucid.elicitation.action": "accept",
+    }
+    assert [len(events(telemetry, name)) for name in ("approval.requested", "approval.decided")] == [1, 1]
+    assert pending(telemetry, "order") == 0
+
+
+async def test_a_run_pauses_for_an_address() -> None:
+    """A person opens it; the server learns only that they agreed."""
+    asking, agent = agent_of("sign")
+    async with agent:
+        waits = await within(agent.run("Sign."))
+        [question] = waits.elicitations
+        assert (question.elicitation, question.url) == ("url", "https://sign.example/7")
+        decision = Decision(question.approval_id, approved=True)
+        await within(agent.resume(passed_on(waits.checkpoint), decisions=[decision]))
+    assert asking.calls[1] == ("signed", {"s": {"action": "accept"}})
+
+
+async def test_a_person_declines() -> None:
+    """The server is told, and answers as it likes."""
+    asking, agent = agent_of("order")
+    async with agent:
+        waits = await within(agent.run("Order one."))
+        denied = Decision(waits.elicitations[0].approval_id, approved=False)
+        done = await within(agent.resume(passed_on(waits.checkpoint), decisions=[denied]))
+    assert asking.calls[1] == ("ordered", {"q": {"action": "decline"}})
+    assert done.output == "Done."
+
+
+async def test_nobody_answers_in_time() -> None:
+    """A question expires as an approval does; the server is told that nobody chose."""
+    asking, agent = agent_of("order", limits=Limits(approval_timeout=1e-6))
+    async with agent:
+        waits = await within(agent.run("Order one."))
+        late = Decision(waits.elicitations[0].approval_id, approved=True, arguments={"size": "M"})
+        await within(agent.resume(passed_on(waits.checkpoint), decisions=[late]))
+    assert asking.calls[1] == ("ordered", {"q": {"action": "cancel"}})
+
+
+@pytest.mark.parametrize("content", [None, {"size": "XL"}, {"size": "M", "count": 0}])
+async def test_an_answer_that_does_not_fit(content: Any) -> None:
+    """It is refused before anything is run; the checkpoint can be resumed with another."""
+    asking, agent = agent_of("order")
+    async with agent:
+        waits = await within(agent.run("Order one."))
+        approval_id = waits.elicitations[0].approval_id
+        with pytest.raises(CheckpointError, match=r"does not fit the schema of the question: .*approved=False"):
+            await agent.resume(passed_on(waits.checkpoint), decisions=[Decision(approval_id, True, arguments=content)])
+        assert len(asking.calls) == 1
+        right = Decision(approval_id, True, arguments={"size": "S"})
+        assert (await within(agent.resume(passed_on(waits.checkpoint), decisions=[right]))).output == "Done."
+
+
+async def test_questions_are_answered_one_by_one() -> None:
+    """The call waits for the last; answers so far are in the checkpoint."""
+    asking, agent = agent_of("both")
+    async with agent:
+        waits = await within(agent.run("Order and sign."))
+        form, url = waits.elicitations
+        assert {form.tool_call_id, url.tool_call_id} == {"c1:q", "c1:s"}
+        signed = Decision(url.approval_id, approved=True)
+        waits = await within(agent.resume(passed_on(waits.checkpoint), decisions=[signed]))
+        assert waits.elicitations == (form,)
+        assert len(asking.calls) == 1
+        sized = Decision(form.approval_id, approved=True, arguments={"size": "S"})
+        done = await within(agent.resume(passed_on(waits.checkpoint), decisions=[sized]))
+    answers = {"q": {"action": "accept", "content": {"size": "S"}}, "s": {"action": "accept"}}
+    assert asking.calls[1] == ("both", answers)
+    assert done.output == "Done."
+
+
+async def test_a_server_asks_again() -> None:
+    """Each round is a pause of its own, with the state of the last."""
+    asking, agent = agent_of("twice")
+    async with agent:
+        waits = await within(agent.run("Order two."))
+        seen = set()
+        for size in ("S", "M"):
+            [question] = waits.elicitations
+            seen.add(question.approval_id)
+            sized = Decision(question.approval_id, approved=True, arguments={"size": size})
+            waits = await within(agent.resume(passed_on(waits.checkpoint), decisions=[sized]))
+    assert [state for state, _ in asking.calls] == [None, "first", "second"]
+    assert waits.output == "Done."
+    assert len(seen) == 2
+
+
+async def test_a_sub_agent_that_is_asked() -> None:
+    """The question is its caller's, who resumes both."""
+    asking, inner = agent_of("order", description="Orders.")
+    outer = Agent(
+        "boss", model=ScriptedModel(ToolCall("clerk", {"input": "Go."}, "o1"), "OK."), tools=[inner.as_tool()]
+    )
+    async with inner:
+        waits = await within(outer.run("Order."))
+        [question] = waits.elicitations
+        sized = Decision(question.approval_id, approved=True, arguments={"size": "S"})
+        done = await within(outer.resume(passed_on(waits.checkpoint), decisions=[sized]))
+    assert done.output == "OK."
+    assert len(asking.calls) == 2
+
+
+async def test_a_function_answers(telemetry: Captured) -> None:
+    """It is asked in the process, sync or async; the run does not pause."""
+    asked: list[Elicitation] = []
+
+    async def reply(question: Elicitation) -> dict[str, Any] | bool:
+        asked.append(question)
+        return {"size": "M"} if question.mode == "form" else True
+
+    asking, agent = agent_of("both", reply)
+    async with agent:
+        done = await within(agent.run("Order and sign."))
+    assert [(each.provider_id, each.mode, each.message, each.url) for each in asked] == [
+        ("shop", "form", "Which size?", None),
+        ("shop", "url", "Sign.", "https://sign.example/7"),
+    ]
+    answers = {"q": {"action": "accept", "content": {"size": "M"}}, "s": {"action": "accept"}}
+    assert (done.status, asking.calls[1]) == ("completed", ("both", answers))
+    names = [event.name for event in telemetry.span("execute_tool both").events]
+    assert names.count("elicitation.answered") == 2
+
+
+def _fails(_: Elicitation) -> None:
+    raise LookupError("no terminal")
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (lambda _: None, '{"q": {"action": "decline"}}'),
+        (lambda _: {"size": "XL"}, "does not fit its schema"),
+        (_fails, "no terminal"),
+    ],
+)
+async def test_a_function_that_does_not_answer(reply: Callable[[Elicitation], Any], result: str) -> None:
+    """None declines; an answer that does not fit, or an error, fails the call by name."""
+    _, agent = agent_of("order", reply)
+    async with agent:
+        done = await within(agent.run("Order one."))
+    assert result in str(answer_of(done))
+
+
+@pytest.mark.parametrize(
+    ("tool", "elicitation", "problem"),
+    [
+        ("sample", "pause", "asked for sampling/createMessage, which is not supported"),
+        ("broken", "pause", "asked for input with an invalid schema"),
+        ("twice", lambda _: {"size": "S"}, None),
+        ("later", "pause", None),
+        ("order", None, "Elicitation not supported"),
+    ],
+)
+async def test_what_servers_ask_for(tool: str, elicitation: Any, problem: str | None) -> None:
+    """More time and more questions are given; other requests fail the call, as do questions that nobody answers."""
+    asking, agent = agent_of(tool, elicitation)
+    async with agent:
+        done = await within(agent.run("Go."))
+    assert set(asking.can_ask) == {elicitation is not None}
+    assert done.output == "Done."
+    [result] = [part for message in done.messages for part in message.tool_results]
+    assert result.is_error == (problem is not None)
+    assert problem is None or problem in str(result.response)
+
+
+@pytest.mark.parametrize("elicitation", ["yes", 7])
+def test_the_option_is_checked(elicitation: Any) -> None:
+    """When the provider is made."""
+    with pytest.raises(ConfigError, match=r"'shop': elicitation=.*; give 'pause', or a function"):
+        agent_of("order", elicitation)
+
+
+async def test_a_durable_run_waits(store: RunStore) -> None:
+    """In the store, as for an approval, also where there is a function; an answer that does not fit is not stored."""
+    asking, agent = agent_of("order", lambda _: {"size": "S"})
+    runs = DurableRuns(store, [agent])
+    async with agent:
+        run_id = await runs.submit(agent, "Order one.")
+        await within(runs.work_until_idle())
+        state = await runs.status(run_id)
+        [question] = state.approvals
+        assert (state.status, question.elicitation, question.input_schema) == ("waiting", "form", SIZE)
+        with pytest.raises(CheckpointError, match="does not fit the schema of the question"):
+            await runs.decide(run_id, [Decision(question.approval_id, approved=True)])
+        await runs.decide(run_id, [Decision(question.approval_id, approved=True, arguments={"size": "M"})])
+        await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, state.output) == ("completed", "Done.")
+    assert json.loads(results(state)["c1"]) == {"q": {"action": "accept", "content": {"size": "M"}}}
+    assert len(asking.calls) == 2
+
+
+def legacy(tmp_path: Path, name: str, elicitation: Any) -> Agent[Any, Any]:
+    """Return an agent that calls a tool of a server of protocol 2025-11-25."""
+    env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
+    provider = MCPProvider.stdio(*LEGACY, id="old", env=env, elicitation=elicitation)
+    return Agent("clerk", model=ScriptedModel(ToolCall(name, {}, "c1"), "Done."), providers=[provider])
+
+
+@pytest.mark.parametrize(
+    ("elicitation", "answer"),
+    [
+        (lambda _: {"size": "M"}, {"action": "accept", "content": {"size": "M"}}),
+        (lambda _: None, {"action": "decline"}),
+        ("pause", {"action": "decline"}),
+        (_fails, {"code": -32603, "message": "the client could not ask"}),
+    ],
+)
+async def test_a_server_that_holds_the_call_open(tmp_path: Path, elicitation: Any, answer: Any) -> None:
+    """As protocols before 2026-07-28 do: a function answers; a run cannot pause, so the question is declined."""
+    agent = legacy(tmp_path, "ask", elicitation)
+    async with agent:
+        done = await within(agent.run("Order one."))
+    assert json.loads(answer_of(done)) == answer
+
+
+async def test_a_durable_run_whose_call_is_held_open(tmp_path: Path, store: RunStore) -> None:
+    """Its question is declined, although there is a function: the process that would wait may be killed."""
+    agent = legacy(tmp_path, "ask", lambda _: {"size": "M"})
+    runs = DurableRuns(store, [agent])
+    async with agent:
+        run_id = await runs.submit(agent, "Order one.")
+        await within(runs.work_until_idle())
+    assert json.loads(results(await runs.status(run_id))["c1"]) == {"action": "decline"}
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_server_that_wants_an_address_opened_first(tmp_path: Path, approved: bool) -> None:
+    """As servers of protocol 2025-11-25 do by an error: the run pauses, and then the call is made again, or not."""
+    agent = legacy(tmp_path, "open", "pause")
+    async with agent:
+        waits = await within(agent.run("Pay."))
+        [question] = waits.elicitations
+        assert (question.elicitation, question.url) == ("url", "https://pay.example/1")
+        decision = Decision(question.approval_id, approved=approved)
+        done = await within(agent.resume(passed_on(waits.checkpoint), decisions=[decision]))
+    assert ("paid" if approved else "nobody did") in str(answer_of(done))
