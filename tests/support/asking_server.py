@@ -63,7 +63,7 @@ class AskingServer:
             return asked
         return CallToolResult(content=[TextContent(text=json.dumps(answers))])
 
-    def _asked(self, name: str, state: str | None) -> InputRequiredResult | None:
+    def _asked(self, name: str, state: str | None) -> InputRequiredResult | None:  # noqa: PLR0911  (one for each tool)
         form = ElicitRequest(params=ElicitRequestFormParams(message="Which size?", requested_schema=SIZE))
         sign = ElicitRequest(params=ElicitRequestURLParams(message="Sign.", url="https://sign.example/7"))
         match name, state:

@@ -3,8 +3,10 @@
 from pellucid.errors import ConfigError
 
 try:
+    from pellucid.approvals.elicitation import Elicitation
     from pellucid.mcp.provider import MCPProvider, Options
+    from pellucid.mcp.resources import Prompt, Resource
 except ModuleNotFoundError as error:
     raise ConfigError("pellucid.mcp needs the MCP SDK: pip install 'pellucid[mcp]'") from error
 
-__all__ = ["MCPProvider", "Options"]
+__all__ = ["Elicitation", "MCPProvider", "Options", "Prompt", "Resource"]

@@ -83,11 +83,14 @@ async def call(
     except (ServerGone, DiscoveryError, Refused, ResponseRefused, HeadersFailed) as error:
         if isinstance(error, Refused) and error.code is not None:
             set_attribute(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
-        raise _failure(server, error) from error.__cause__ if isinstance(error, Refused) else error
+        raise failure_of_call(server, error) from error.__cause__ if isinstance(error, Refused) else error
     return to_value(result)
 
 
-def _failure(server: str, error: ServerGone | DiscoveryError | Refused | ResponseRefused | HeadersFailed) -> ToolError:
+def failure_of_call(
+    server: str, error: ServerGone | DiscoveryError | Refused | ResponseRefused | HeadersFailed
+) -> ToolError:
+    """Convert an error of a request to one that the model reads."""
     match error:
         case ServerGone():
             return ToolError(

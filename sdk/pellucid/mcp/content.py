@@ -44,7 +44,7 @@ def to_value(result: CallToolResult) -> JSONValue:
     Raises:
         ToolError: the server reports that the tool failed.
     """
-    parts = [_part(block) for block in result.content]
+    parts = [part_of(block) for block in result.content]
     texts = [part.content for part in parts if isinstance(part, TextPart)]
     data = result.structured_content
     if result.is_error:
@@ -73,7 +73,8 @@ def _distinct(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(part for part in parts if not isinstance(part, BlobPart) or blobs[part.content] is part)
 
 
-def _part(block: ContentBlock) -> Part:
+def part_of(block: ContentBlock) -> Part:
+    """Convert content of the server."""
     match block:
         case TextContent():
             return TextPart(block.text)
@@ -84,10 +85,11 @@ def _part(block: ContentBlock) -> Part:
         case ResourceLink():
             return UriPart(uri=block.uri, modality=modality_of(block.mime_type), mime_type=block.mime_type)
         case EmbeddedResource():
-            return _resource(block.resource)
+            return part_of_resource(block.resource)
 
 
-def _resource(contents: TextResourceContents | BlobResourceContents) -> Part:
+def part_of_resource(contents: TextResourceContents | BlobResourceContents) -> Part:
+    """Convert the contents of a resource."""
     if isinstance(contents, TextResourceContents):
         return TextPart(contents.text)
     return BlobPart(content=contents.blob, modality=modality_of(contents.mime_type), mime_type=contents.mime_type)

@@ -30,11 +30,14 @@ from pellucid.mcp.credentials import Auth, Credentials, Headers
 from pellucid.mcp.elicitation import AskingTool, Elicit, Elicitor, RenamedAskingTool
 from pellucid.mcp.exchange import ByteLimits
 from pellucid.mcp.invalid_tools import InvalidTool
+from pellucid.mcp.links import Links
 from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
 from pellucid.mcp.partitions import Partitions
+from pellucid.mcp.resources import Library, Prompt, Resource
 from pellucid.mcp.server_catalog import ServerCatalog
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
+from pellucid.messages import Message, Part
 from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
@@ -69,6 +72,7 @@ class Options(TypedDict, total=False):
     max_listing_bytes: int
     max_result_bytes: int
     elicitation: Elicit | None
+    follow_links: bool
 
 
 class MCPProvider:
@@ -110,6 +114,8 @@ class MCPProvider:
             `RunResult.elicitations`. A function gets an `Elicitation` and returns the values of a form, True to accept,
             or None to decline; durable runs pause. Protocols before 2026-07-28 do not let a run pause: without a
             function, and in durable runs, questions are declined. Servers are told that nobody answers if it is None.
+        follow_links: Whether a tool that reads resources is offered to an identity once a result has links to some. It
+            reads only these.
 
     Raises:
         ConfigError: an option is invalid.
@@ -140,6 +146,7 @@ class MCPProvider:
         max_listing_bytes: int = MAX_LISTING_BYTES,
         max_result_bytes: int = MAX_RESULT_BYTES,
         elicitation: Elicit | None = None,
+        follow_links: bool = False,
     ) -> None:
         self.id = id
         self.kind = target.kind
@@ -172,6 +179,10 @@ class MCPProvider:
             opened=self._opened,
             ended=self._ended,
         )
+        self._attributes = {semconv.MCP_METHOD_NAME: "tools/call", **target.attributes}
+        self._library = Library(id, self._connection, target.attributes)
+        read = {**self._attributes, semconv.MCP_METHOD_NAME: "resources/read"}
+        self._links = Links(id, self.read, read) if follow_links else None
         self._catalogs = self._new_catalogs()
         self._connections: set[Connection] = set()
         self._server_names: Mapping[str, str] = {}
@@ -284,7 +295,42 @@ class MCPProvider:
         Raises:
             DiscoveryError: the server could not be reached or did not list its tools.
         """
-        return await self._catalog(ctx.identity).list_tools(ctx)
+        tools = await self._catalog(ctx.identity).list_tools(ctx)
+        return tools if self._links is None else (*tools, *self._links.offered(ctx.identity))
+
+    async def resources(self, *, identity: Identity | None = None) -> tuple[Resource, ...]:
+        """Return the server's resources; none if it offers none.
+
+        Raises:
+            ToolError: the server could not be reached, or refused the request.
+        """
+        return await self._library.resources(identity)
+
+    async def read(self, uri: str, *, identity: Identity | None = None) -> tuple[Part, ...]:
+        """Return the content of a resource: `TextPart`s and `BlobPart`s.
+
+        Raises:
+            ToolError: the server could not be reached, refused the request, or asks a person first.
+        """
+        return await self._library.read(uri, identity)
+
+    async def prompts(self, *, identity: Identity | None = None) -> tuple[Prompt, ...]:
+        """Return the server's prompts; none if it offers none.
+
+        Raises:
+            ToolError: the server could not be reached, or refused the request.
+        """
+        return await self._library.prompts(identity)
+
+    async def prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, identity: Identity | None = None
+    ) -> tuple[Message, ...]:
+        """Return a prompt as messages, which may be the input of a run.
+
+        Raises:
+            ToolError: the server could not be reached, refused the request, or asks a person first.
+        """
+        return await self._library.prompt(name, arguments, identity)
 
     def server_name(self, name: str) -> str:
         """Return the server's own name of a listed tool.
@@ -350,8 +396,7 @@ class MCPProvider:
 
     def _build(self, listed: list[ServerTool | InvalidTool]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
-        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._target.attributes}
-        tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
+        tools = tuple(self._tool(tool, names[tool.name], self._attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
         listed_names = {exposed: name for name, exposed in names.items()}
         self._server_names = {**self._server_names, **listed_names} if self._target.by_identity else listed_names
@@ -379,7 +424,10 @@ class MCPProvider:
 
     async def _call(self, name: str, exposed: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
         connect = partial(self._connection, ctx.identity)
-        return await call(self.id, connect, name, arguments, ctx, exposed=exposed, elicitor=self._elicitor)
+        value = await call(self.id, connect, name, arguments, ctx, exposed=exposed, elicitor=self._elicitor)
+        if self._links is not None:
+            self._links.add(ctx.identity, value)
+        return value
 
     async def _connection(self, identity: Identity | None) -> Connection:
         return await self._catalog(identity).connection()

@@ -21,8 +21,6 @@ from pellucid.semconv.names import (
     TOOL_NAME,
 )
 
-PROMPT_NAME: Final = "gen_ai.prompt.name"
-
 STREAMS: Final = ("subscriptions/listen", "tasks/result")
 """Values of `mcp.method.name` of requests that stay open by design, however fast the server is."""
 

@@ -134,7 +134,7 @@ def _compare(
 
 def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Iterator[str]:
     seen = observed.by_id.get(exemplar.span_id)
-    if seen is None and name in ELSEWHERE:
+    if seen is None and (name in ELSEWHERE or observed.others.get(exemplar.span_id) == exemplar.trace_id):
         return
     if seen is None or seen.trace != exemplar.trace_id:
         yield f"{where} has an exemplar of a span that was not exported: {exemplar.span_id}"

@@ -77,6 +77,7 @@ class Observed:
         runs: Ids of the runs whose own span was started here, not in another process.
         started: Names of all started spans of Pellucid, by id.
         ends: Number of times that each span ended.
+        others: Traces of the ended spans of Pellucid that are of no phase, such as those of MCP's resources, by id.
     """
 
     phases: Sequence[Seen]
@@ -85,6 +86,7 @@ class Observed:
     runs: frozenset[str]
     started: Mapping[str, str]
     ends: Mapping[str, int]
+    others: Mapping[str, str]
     points: Sequence[Point]
     events: Sequence[Event]
     logs: Sequence[Mapping[str, Any]]
@@ -97,8 +99,10 @@ class Observed:
         ours = [span for span in captured.started if _is_ours(span)]
         by_run: dict[str, list[Seen]] = defaultdict(list)
         ends: dict[str, int] = defaultdict(int)
+        others = {_id(span): _trace(span) for span in captured.spans if _is_ours(span) and _seen(span) is None}
+        for span in captured.spans:
+            ends[_id(span)] += 1
         for seen in phases:
-            ends[seen.id] += 1
             if seen.run is not None:
                 by_run[seen.run].append(seen)
         return cls(
@@ -110,6 +114,7 @@ class Observed:
             ),
             started={_id(span): span.name for span in ours},
             ends=ends,
+            others=others,
             points=captured.metrics,
             events=list(captured.events),
             logs=[line for line in captured.logs if line["event"] != semconv.EXCEPTION_EVENT],
@@ -156,6 +161,12 @@ def _is_ours(span: ReadableSpan) -> bool:
 
 def _phase(span: ReadableSpan) -> str:
     return str((span.attributes or {}).get(semconv.PHASE))
+
+
+def _trace(span: ReadableSpan) -> str:
+    context = span.get_span_context()
+    assert context is not None
+    return format_trace_id(context.trace_id)
 
 
 def _id(span: ReadableSpan) -> str:

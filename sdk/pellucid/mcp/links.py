@@ -1,0 +1,90 @@
+"""Resource links in results, and the tool with which a model follows them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from opentelemetry.util.types import AttributeValue
+
+from pellucid.context import Identity, ToolContext
+from pellucid.errors import ToolError
+from pellucid.mcp.names import exposed_names
+from pellucid.messages import TextPart, UriPart
+from pellucid.tools import Mcp, Tool
+from pellucid.types import JSONObject
+
+MAX_HOLDERS: Final = 1000
+MAX_LINKS: Final = 1000
+
+_SCHEMA: Final[JSONObject] = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "description": "Address of a link in a result."}},
+    "required": ["uri"],
+    "additionalProperties": False,
+}
+
+
+class Links:
+    """Links in the results that an identity got, and the tool that reads them; those used last are kept.
+
+    Args:
+        server: The provider's id.
+        read: Reads a resource.
+        attributes: Span attributes of the tool.
+    """
+
+    def __init__(self, server: str, read: Callable[..., Any], attributes: Mapping[str, AttributeValue]) -> None:
+        self._server = server
+        self._read = read
+        self._known: OrderedDict[Identity | None, OrderedDict[str, None]] = OrderedDict()
+        self.tool = Tool(
+            name=exposed_names(["read_resource"], server, prefix=True)["read_resource"],
+            description=f"Read a resource that a result of a tool of {server} links to, by its uri.",
+            input_schema=_SCHEMA,
+            run=self._run,
+            source=Mcp(server),
+            mode="mcp",
+            attributes=attributes,
+        )
+
+    def add(self, identity: Identity | None, value: object) -> None:
+        """Remember the links in a result."""
+        parts = value if isinstance(value, tuple) else ()
+        uris = [part.uri for part in parts if isinstance(part, UriPart)]
+        if not uris:
+            return
+        known = self._known.setdefault(_holder(identity), OrderedDict())
+        self._known.move_to_end(_holder(identity))
+        for uri in uris:
+            known[uri] = None
+            known.move_to_end(uri)
+        _trim(known, MAX_LINKS)
+        _trim(self._known, MAX_HOLDERS)
+
+    def offered(self, identity: Identity | None) -> Iterable[Tool]:
+        """Return the tool, if the identity has links."""
+        return (self.tool,) if _holder(identity) in self._known else ()
+
+    async def _run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
+        uri = str(arguments["uri"])
+        if uri not in self._known.get(_holder(ctx.identity), ()):
+            raise ToolError(
+                f"No result of a tool of {self._server!r} has a link to {uri[:256]!r}. Use a link as it is written.",
+                error_type="unknown_link",
+            )
+        parts = await self._read(uri, identity=ctx.identity)
+        if all(isinstance(part, TextPart) for part in parts):
+            return "\n".join(part.content for part in parts)
+        return parts
+
+
+def _holder(identity: Identity | None) -> Identity | None:
+    return replace(identity, conversation_id=None) if identity is not None else None
+
+
+def _trim(kept: OrderedDict[Any, Any], most: int) -> None:
+    while len(kept) > most:
+        kept.popitem(last=False)
