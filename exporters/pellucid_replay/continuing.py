@@ -17,6 +17,7 @@ from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.run.start import ResumeRequest
 from pellucid.types import JSONObject
 from pellucid_replay import contents
+from pellucid_replay.questions import asked_in
 from pellucid_replay.tape import TapedSpan
 from pellucid_replay.taped_run import TapedRun
 
@@ -37,7 +38,8 @@ def resume_request(checkpoint: JSONObject, passes: Sequence[TapedRun]) -> Resume
     """Return the request to resume a replayed run as the last of these recorded runs was, which continue each other."""
     taped = passes[-1]
     spans = list(_spans_of(taped))
-    recorded = {place: approval_id for run in passes for place, approval_id in _requested(run)}
+    # A server may ask again in the call that was resumed: what waited was requested before.
+    recorded = {place: approval_id for run in (taped, *passes[:-1]) for place, approval_id in _requested(run)}
     decided = {span.get(semconv.APPROVAL_ID): span for span in spans if span.get(semconv.APPROVAL_OUTCOME) in _DECIDED}
     dropped = {*_withdrawn(taped)} if _waits(taped) else {*recorded.values()}
     state = copy.deepcopy(checkpoint)
@@ -65,6 +67,8 @@ def _requested(taped: TapedRun, outer: _Place = ()) -> Iterator[tuple[_Place, st
             yield (*outer, attributes[semconv.TOOL_CALL_ID]), attributes[semconv.APPROVAL_ID]
     for call_id, spans in taped.calls.items():
         for span in spans:
+            for asked_id, approval_id in asked_in(span):
+                yield (*outer, call_id, asked_id), approval_id
             if (nested := taped.nested.get(span.span_id)) is not None:
                 yield from _requested(nested, (*outer, call_id))
 

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from pellucid import semconv
+from pellucid.approvals.elicitation import InputRequired
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import DiscoveryError, ToolError
 from pellucid.messages import ReasoningPart, TextPart
@@ -28,6 +29,7 @@ from pellucid.tools import Tool
 from pellucid.types import JSONObject
 from pellucid_replay import contents
 from pellucid_replay.playback import Playback
+from pellucid_replay.questions import questions_of
 from pellucid_replay.tape import TapedSpan
 from pellucid_replay.taped_tools import tools_of
 
@@ -224,6 +226,8 @@ class TapeProvider:
         await playback.late.settle(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
             await playback.session.wait(span)
+            if questions := questions_of(span, self.id):
+                raise InputRequired(questions, None)
             return contents.result_of(span)
         if span.outcome != semconv.COMPLETED:
             await playback.session.wait(span)
