@@ -123,6 +123,10 @@ def test_no_rule_fails(prometheus: PrometheusServer) -> None:
     until(lambda: not unevaluated(), 60, "rules")
 
 
+LONGEST_FOR: Final = 300.0
+"""Seconds for which the condition of an alert of a dashboard holds before it fires."""
+
+
 @pytest.fixture(scope="module")
 def sampled(stack: Stack) -> Iterator[None]:
     """Run an application that sends failed runs only, and loses spans that do not fit into its queue."""
@@ -160,7 +164,7 @@ def test_every_query_of_a_dashboard_has_data(prometheus: PrometheusServer, uid: 
         left = [each for each, missing in found if missing]
         return [(str(each), missing) for each, missing in found if missing]
 
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE + LONGEST_FOR
     while missing := lacking():
         assert time.monotonic() < deadline, missing
         time.sleep(0.5)
