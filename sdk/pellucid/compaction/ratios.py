@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-STEP: Final = 1.1
+STEP: Final = 1.05
 """Each ratio is a power of it, so that a little more or less in the next request changes nothing."""
 
 TOLERANCE: Final = 1.02
