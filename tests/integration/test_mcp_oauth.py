@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -161,14 +162,29 @@ async def test_tokens_outlive_the_process(server: AuthorizationServer, tmp_path:
         async with person(server, browser, tokens=FileTokens(tmp_path / "tokens")) as provider:
             assert await ask(provider, principal="ann") == "found"
         server.revoke()
-    (file,) = (tmp_path / "tokens").iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "tokens").iterdir()} == {0o600}
+    (file,) = (tmp_path / "tokens").glob("*.json")
     assert set(json.loads(file.read_text())) == {"tokens", "expires_at", "client"}
     assert browser.opened == 1
     assert server.grants == ["authorization_code", "refresh_token"]
     file.write_text("[")
     with pytest.raises(DiscoveryError, match="does not hold OAuth tokens; delete it"):
         await ask(person(server, browser, tokens=FileTokens(tmp_path / "tokens")), principal="ann")
+
+
+async def test_processes_share_tokens(server: AuthorizationServer, tmp_path: Path) -> None:
+    """Of several that share a folder, one renews a token, by its expiry or after a refusal; the others take it over."""
+    browser = Browser()
+    providers = [person(server, browser, tokens=FileTokens(tmp_path)) for _ in range(3)]
+    async with providers[0], providers[1], providers[2]:
+        for provider in providers:
+            assert await ask(provider, principal="ann") == "found"
+        server.revoke()
+        async with anyio.create_task_group() as tasks:
+            for provider in providers:
+                tasks.start_soon(partial(ask, provider, principal="ann"))
+    assert server.grants == ["authorization_code", "refresh_token"]
+    assert browser.opened == 1
 
 
 async def test_more_scopes(server: AuthorizationServer) -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import fields
 from typing import Any, Final
@@ -70,14 +71,33 @@ class Flow(OAuthClientProvider):
             if self.context.current_tokens is not None and self.context.current_tokens.expires_in is not None:
                 self.context.update_token_expiry(self.context.current_tokens)
 
-    async def renewal(self) -> httpx2.Request | None:
-        """Return the request for a new token if the present one expires soon and its server is known."""
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        """Keep other processes from renewing the token, if the storage can."""
+        exclusive = getattr(self.context.storage, "exclusive", nullcontext)
+        context: AbstractAsyncContextManager[None] = exclusive()
+        return context
+
+    async def adopt(self) -> None:
+        """Take the stored token over if another process has renewed it."""
+        stored, present = await self.context.storage.get_tokens(), self.context.current_tokens
+        if stored is None or (present is not None and stored.access_token == present.access_token):
+            return
+        self.context.current_tokens = stored
+        self.context.update_token_expiry(stored)
+        self.may_refresh = True
+
+    @property
+    def expires_soon(self) -> bool:
+        """Whether a token that can be renewed expires soon."""
         tokens, expiry = self.context.current_tokens, self.context.token_expiry_time
         if tokens is None or expiry is None or self.context.oauth_metadata is None:
-            return None
-        if time.time() < expiry - min(RENEWAL_MARGIN, (tokens.expires_in or 0) / 2):
-            return None
-        return await self._perform_authorization() if self._renews_alone or self._can_refresh else None
+            return False
+        is_soon = time.time() >= expiry - min(RENEWAL_MARGIN, (tokens.expires_in or 0) / 2)
+        return is_soon and (self._renews_alone or self._can_refresh)
+
+    async def renewal(self) -> httpx2.Request:
+        """Return the request for a new token."""
+        return await self._perform_authorization()
 
     async def take(self, response: httpx2.Response) -> None:
         """Take the token of a response."""
@@ -138,7 +158,7 @@ class OAuth(httpx2.Auth):
             return
         async with self._turn:
             # Else another request has got a new token meanwhile.
-            if self._token == used and not await self._authorized_anew(request, response):
+            if self._token == used and not await self._renewed(request, response, used):
                 return
             self._authorize(request)
         response = yield request
@@ -159,15 +179,23 @@ class OAuth(httpx2.Auth):
 
     async def _renew(self) -> None:
         """Renew a token that expires soon. If that fails, the present one is used until the server refuses it."""
-        renewal = await self._flow.renewal()
-        if renewal is None:
+        if not self._flow.expires_soon:
             return
         try:
-            async with _client() as client:
-                await self._flow.take(await client.send(renewal))
+            async with self._flow.exclusive():
+                await self._flow.adopt()
+                if self._flow.expires_soon:
+                    async with _client() as client:
+                        await self._flow.take(await client.send(await self._flow.renewal()))
         except Exception as error:  # noqa: BLE001  (logged; the present token is used)
             self._flow.may_refresh = self._flow.may_refresh and not isinstance(error, OAuthFlowError)
             _log.warning("The OAuth token for %s was not renewed: %s", self._flow.context.server_url, _described(error))
+
+    async def _renewed(self, request: httpx2.Request, refusal: httpx2.Response, used: str | None) -> bool:
+        """Return whether there is a new token, got by this process or by another."""
+        async with self._flow.exclusive():
+            await self._flow.adopt()
+            return self._token != used or await self._authorized_anew(request, refusal)
 
     async def _authorized_anew(self, request: httpx2.Request, refusal: httpx2.Response) -> bool:
         """Run the flow that a refusal starts, again without the refresh token if that is refused."""

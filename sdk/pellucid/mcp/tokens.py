@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias
 
+import anyio
 from anyio import to_thread
 from mcp.client.auth import TokenStorage
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
@@ -18,6 +21,12 @@ from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.context import Identity
 from pellucid.errors import ConfigError
 from pellucid.types import JSONObject
+
+if sys.platform != "win32":
+    import fcntl
+
+LOCK_POLL: Final = 0.05
+"""Seconds between attempts to lock a file."""
 
 Tokens: TypeAlias = Callable[[str, Identity | None], TokenStorage]
 """Returns the storage for a server's URL and an identity; the MCP SDK defines `TokenStorage`."""
@@ -35,6 +44,11 @@ class MemoryTokens:
         """Return the storage of an identity for a server."""
         return _Storage(_key(url, identity), self)
 
+    @asynccontextmanager
+    async def exclusive(self, key: str) -> AsyncIterator[None]:
+        """Do nothing: the providers that share these tokens each renew them."""
+        yield
+
     async def read(self, key: str) -> JSONObject:
         """Return what is stored."""
         return self._documents.get(key) or {}
@@ -47,7 +61,8 @@ class MemoryTokens:
 class FileTokens:
     """Tokens in a folder, in one file for each server and identity that only the user of the process can read (0600).
 
-    Files are replaced as a whole, so that processes may share the folder. They hold secrets as plain text.
+    Files are replaced as a whole, and one process at a time renews a token, so that processes may share the folder (on
+    Windows, each renews it for itself). They hold secrets as plain text.
 
     Args:
         folder: The folder; it is made if it is not there.
@@ -71,6 +86,22 @@ class FileTokens:
     async def write(self, key: str, document: JSONObject) -> None:
         """Store something."""
         await to_thread.run_sync(self._write, key, document)
+
+    @asynccontextmanager
+    async def exclusive(self, key: str) -> AsyncIterator[None]:
+        """Keep other processes, and other objects of this one, from renewing the same token."""
+        if sys.platform == "win32":
+            yield
+            return
+        with await to_thread.run_sync(self._lock_file, key) as file:
+            while not _is_locked(file):
+                await anyio.sleep(LOCK_POLL)
+            yield  # closing the file unlocks it
+
+    def _lock_file(self, key: str) -> BinaryIO:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(key).with_suffix(".lock")
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
@@ -96,7 +127,19 @@ class FileTokens:
         draft.replace(path)
 
 
+def _is_locked(file: BinaryIO) -> bool:
+    """Lock a file, and return whether that was possible at once."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class _Documents(Protocol):
+    def exclusive(self, key: str) -> AbstractAsyncContextManager[None]: ...
     async def read(self, key: str) -> JSONObject: ...
     async def write(self, key: str, document: JSONObject) -> None: ...
 
@@ -110,6 +153,9 @@ class _Storage:
     def __init__(self, key: str, documents: _Documents) -> None:
         self._key = key
         self._documents = documents
+
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        return self._documents.exclusive(self._key)
 
     async def get_tokens(self) -> OAuthToken | None:
         document: dict[str, Any] = dict(await self._documents.read(self._key))
