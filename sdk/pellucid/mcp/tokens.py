@@ -94,7 +94,7 @@ class FileTokens:
             yield
             return
         with await to_thread.run_sync(self._lock_file, key) as file:
-            while not _is_locked(file):
+            while not _is_locked(file):  # noqa: ASYNC110  (other processes cannot set an event)
                 await anyio.sleep(LOCK_POLL)
             yield  # closing the file unlocks it
 
