@@ -10,17 +10,20 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
-from pellucid.semconv import budgets, newest, servers
+from pellucid.semconv import budgets, elicitation, newest, resources, servers
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry import phases
 
 PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
 METRICS = PAGE.split("\n## Metrics\n")[1]
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
+_EVENTS = ("EXCEPTION_EVENT", "HUB_LISTING", "ELICITATION_ANSWERED")
 EMITTED = {
     value
-    for name, value in (vars(semconv) | vars(newest) | vars(servers) | vars(budgets)).items()
-    if name.isupper() and isinstance(value, str) and "." in value and name not in ("EXCEPTION_EVENT", "HUB_LISTING")
+    for name, value in (
+        vars(semconv) | vars(newest) | vars(servers) | vars(budgets) | vars(elicitation) | vars(resources)
+    ).items()
+    if name.isupper() and isinstance(value, str) and "." in value and name not in _EVENTS
 }
 """Names of attributes."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from pellucid import semconv
 from pellucid.errors import DiscoveryError
 from pellucid.events import ToolsCatalogStale
 from pellucid.failures import error_kind_of
@@ -54,5 +55,8 @@ def catalog_of_run(
     if provider_id not in scope.degraded:
         scope.degraded.append(provider_id)
     payload = {"provider_id": provider_id, "seconds_over": time.monotonic() - (answered_at or time.monotonic())}
-    scope.emit(ToolsCatalogStale, b.span.get_span_context(), {**payload, **scope.error_facts(error)})
+    facts = scope.error_facts(error)
+    shown = {semconv.ERROR_TYPE: facts["error_type"], "exception.message": facts["error"]}
+    b.event(ToolsCatalogStale.name, {name: value for name, value in shown.items() if value is not None})
+    scope.emit(ToolsCatalogStale, b.span.get_span_context(), {**payload, **facts})
     return catalog
