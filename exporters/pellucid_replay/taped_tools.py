@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from pellucid.tools import Tool
+from pellucid.tools import Tool, ToolAnnotations
 from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import Builtin, Hub, Mcp, ToolSource
 
@@ -22,6 +22,7 @@ def tools_of(catalog: Mapping[str, Any], stand_in: Callable[[Tool], Tool]) -> It
             "input_schema": item["parameters"],
             "source": _source_of(item.get("source") or {}),
             "needs_approval": bool(item.get("needs_approval")),
+            "annotations": ToolAnnotations.from_dict(item["annotations"]) if "annotations" in item else None,
             **options,
         }
         if "vendor" in item:

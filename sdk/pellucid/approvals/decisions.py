@@ -27,6 +27,8 @@ class ApprovalRequest:
         requested_at: Seconds since the epoch.
         reason: Reason given by the permission policy, if any.
         input_schema: JSON Schema of the arguments, which changed ones must fit; None unless the run is durable.
+        annotations: What the tool says of itself, such as its `title`, with the names of MCP; None if it says nothing.
+            These are hints: its provider may lie.
     """
 
     approval_id: str
@@ -37,6 +39,7 @@ class ApprovalRequest:
     requested_at: float = 0.0
     reason: str | None = None
     input_schema: JSONObject | None = None
+    annotations: JSONObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
