@@ -32,7 +32,7 @@ class Reasons:
         denied: Why the policy denied a tool.
         shadowed: Tools whose name another tool has, with the name under which they are offered instead, if any.
         pinned: Tools that are withheld because they were redefined.
-        quarantined: Problems of broken tools.
+        unlisted: Why tools that a hub listed are not in its catalogue: broken, or other than the lock file says.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Reasons:
         self.denied_in: dict[int, set[Listed]] = {}
         self.shadowed: dict[Listed, str | None] = {}
         self.pinned: set[Listed] = set()
-        self.quarantined: dict[Listed, str] = {}
+        self.unlisted: dict[Listed, str] = {}
 
 
 def reasons_of(events: Sequence[EventRow], span: SpanRow) -> Reasons:
@@ -69,12 +69,16 @@ def _add(reasons: Reasons, event: EventRow) -> None:
         reasons.by_tool[key] = f"{winner}; offered as {renamed}" if renamed else winner
         reasons.shadowed[key] = renamed
     elif event.name == ToolsQuarantined.name:
-        reasons.quarantined[key] = f"quarantined: {payload.get('problem')}"
+        reasons.unlisted[key] = f"quarantined: {payload.get('problem')}"
     elif event.name == ToolsHiddenText.name:
         reasons.by_tool.setdefault(key, f"hidden characters in its {payload.get('place')}: {payload.get('text')}")
     elif event.name == ToolsRedefined.name:
         change = "redefined under its name"
-        if payload.get("refused"):
+        if payload.get("after") == "lock":
+            change = "differs from the lock file" if payload.get("previous_digest") else "not in the lock file"
+            if payload.get("refused"):
+                reasons.unlisted[key] = f"{change}, withheld"
+        elif payload.get("refused"):
             reasons.pinned.add(key)
             change += ", withheld because tools are pinned"
         reasons.by_tool[key] = change

@@ -65,6 +65,12 @@ def locked(agent: str, listers: Sequence[Lister], options: Mapping[str, Any]) ->
     )
 
 
+def hubs_of(setup: Any) -> Sequence[Lister]:
+    """Return the listers of an agent's `providers`, without those of its own tools and skills."""
+    listers: Sequence[Lister] = setup.listers
+    return listers[1 if setup.tools else 0 : len(listers) - (1 if setup.skills else 0)]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LockedCatalog(ProviderCatalog):
     """Tools of one provider, some of which differ from the lock file.
