@@ -154,6 +154,6 @@ def _report(scope: Scope, b: Boundary, difference: Difference, *, refused: bool)
         "previous_digest": difference.locked.digest if difference.locked is not None else None,
         "after": "lock",
         "refused": refused,
-        "diff": scope.text(difference.text, MAX_DIFF),
+        "diff": scope.guarded("recording", lambda: scope.capturer.text(difference.text, MAX_DIFF)),
     }
     scope.emit(ToolsRedefined, b.span.get_span_context(), payload)

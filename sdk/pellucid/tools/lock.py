@@ -37,6 +37,9 @@ _UNSEEN: Final = re.compile(
 )
 """Characters that reviewers would not see, which are escaped in the file."""
 
+_KEPT: Final = ("name", "type")
+"""Places that have no words to compare: a tool of another name is another tool."""
+
 Key: TypeAlias = tuple[str, str]
 """Id of a hub's provider, and name of a tool as the provider lists it."""
 
@@ -83,12 +86,9 @@ class Definition(NamedTuple):
         return _UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
     def parts(self) -> dict[str, str]:
-        """Return the texts of the tool by their names."""
-        parts = {**self.definition, **({"annotations": self.annotations} if self.annotations else {})}
-        return {
-            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in parts.items()
-        }
+        """Return the values of the definition as JSON, by their places, such as `parameters.properties.path.type`."""
+        said = {"annotations": self.annotations} if self.annotations else {}
+        return dict(_leaves("", {**self.definition, **said}))
 
 
 @dataclass(frozen=True)
@@ -118,19 +118,14 @@ class Difference:
         return self.name, self.found.digest if self.found is not None else None
 
     @cached_property
-    def diff(self) -> Mapping[str, str]:
-        """What has changed word by word, by the parts of the definition that have changed."""
-        old, new = (side.parts() if side is not None else {} for side in (self.locked, self.found))
-        names = dict.fromkeys([*old, *new])
-        diffs = {
-            name: word_diff(old.get(name, ""), new.get(name, "")) for name in names if old.get(name) != new.get(name)
-        }
-        return {name: diff for name, diff in diffs.items() if diff}
-
-    @property
     def text(self) -> str:
-        """The change in one text, without the name and the type, which have no words to compare."""
-        return "\n".join(f"{name}: {diff}" for name, diff in self.diff.items() if name not in ("name", "type"))
+        """What has changed word by word: a line for each value that differs, after its place."""
+        old, new = (side.parts() if side is not None else {} for side in (self.locked, self.found))
+        places = [place for place in dict.fromkeys([*old, *new]) if old.get(place) != new.get(place)]
+        lines = [
+            f"{place}: {word_diff(old.get(place, ''), new.get(place, ''))}" for place in places if place not in _KEPT
+        ]
+        return "\n".join(lines) or "the order of its members"
 
 
 class ToolLock:
@@ -201,6 +196,19 @@ class ToolLock:
         keys = sorted({key for key in (*self.tools, *now.tools) if key[0] in set(hubs)})
         found = [Difference(*key, self.tools.get(key), now.tools.get(key)) for key in keys]
         return [each for each in found if each.locked is None or each.found is None or each.locked[0] != each.found[0]]
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values within a value that have no places in them, as JSON, each with its place."""
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        members = enumerate(value)
+    if not members:
+        yield place, json.dumps(value, ensure_ascii=False)
+    for name, member in members:
+        yield from _leaves(f"{place}.{name}" if place else str(name), member)
 
 
 def _check_header(path: str | PathLike[str], line: str) -> None:
