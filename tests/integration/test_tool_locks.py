@@ -318,7 +318,7 @@ async def test_characters_that_reviewers_would_not_see_are_escaped(tmp_path: Pat
     assert "\u202e" not in path.read_text(encoding="utf-8")
     assert "\\u202e" in path.read_text(encoding="utf-8")
     assert "«é»" in path.read_text(encoding="utf-8")
-    assert ToolLock.read(path).tools[("hub", "pick")].digest == listed.digest.hex()
+    assert ToolLock.read(path).tools[("hub", "pick")].digest == listed.fingerprint.hex()
 
 
 def _pick(value: str = "a\u202eb") -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Self
-
-from pydantic_core import to_json
 
 from pellucid.errors import ConfigError
 from pellucid.types import JSONObject
@@ -110,14 +109,14 @@ class ToolAnnotations:
             icon["src"] = _brief(icon["src"])
         return brief
 
-    @cached_property
-    def encoded(self) -> bytes:
-        """What digests of the tool have of its annotations.
+    def added_to(self, digest: bytes) -> bytes:
+        """Return a hash of a tool's digest and its annotations."""
+        return fingerprint_of(digest, self.brief)
 
-        Raises:
-            ValueError: a text is not valid.
-        """
-        return to_json(self.brief)
+
+def fingerprint_of(digest: bytes, annotations: JSONObject) -> bytes:
+    """Return the `Tool.fingerprint` of a tool's digest and its annotations as JSON."""
+    return blake2b(digest + json.dumps(annotations).encode(), digest_size=16).digest()
 
 
 def asks_if_destructive(tool: Tool[Any]) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAli
 from pydantic_core import to_json
 
 from pellucid.errors import ConfigError
+from pellucid.tools.annotations import fingerprint_of
 from pellucid.tools.word_diff import word_diff
 from pellucid.types import JSONObject
 
@@ -48,7 +49,7 @@ class Definition(NamedTuple):
     """What a lock file has of a tool.
 
     Attributes:
-        digest: Hexadecimal digits of `Tool.digest`.
+        digest: Hexadecimal digits of `Tool.fingerprint`.
         definition: What a model gets of the tool.
         annotations: What the tool says of itself; empty if that is nothing.
     """
@@ -61,7 +62,9 @@ class Definition(NamedTuple):
     def of(cls, tool: Tool[Any]) -> Self:
         """Return the definition of a tool."""
         definition = json.loads(to_json(tool.definition.to_dict(), serialize_unknown=True))
-        return cls(tool.digest.hex(), definition, dict(tool.annotations.brief) if tool.annotations is not None else {})
+        return cls(
+            tool.fingerprint.hex(), definition, dict(tool.annotations.brief) if tool.annotations is not None else {}
+        )
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Self:
@@ -72,11 +75,12 @@ class Definition(NamedTuple):
         """
         definition = {"type": "function", **{name: value for name, value in line.items() if name not in _OWN}}
         annotations = line.get("annotations", {})
-        said = b"\0" + to_json(annotations) if annotations else b""
-        digest = blake2b(to_json(definition) + said, digest_size=16).hexdigest()
-        if digest != line["digest"]:
+        digest = blake2b(to_json(definition), digest_size=16).digest()
+        if annotations:
+            digest = fingerprint_of(digest, annotations)
+        if digest.hex() != line["digest"]:
             raise ValueError("the digest is not that of the texts")
-        return cls(digest, definition, annotations)
+        return cls(digest.hex(), definition, annotations)
 
     def line(self, hub: str) -> str:
         """Return the line of the tool in a lock file."""
@@ -188,7 +192,7 @@ class ToolLock:
         """Yield the tools that a hub lists and that differ from the lock, or are not in it."""
         for tool in tools:
             locked = self.tools.get((hub, tool.name))
-            if locked is None or locked.digest != tool.digest.hex():
+            if locked is None or locked.digest != tool.fingerprint.hex():
                 yield Difference(hub, tool.name, locked, Definition.of(tool))
 
     def compared(self, now: ToolLock, hubs: Iterable[str]) -> list[Difference]:

@@ -264,8 +264,13 @@ class Tool(Generic[DepsT_contra]):
 
     @property
     def digest(self) -> bytes:
-        """Hash of everything that a model sees of the tool, and of its annotations, if it has any."""
+        """Hash of everything that a model sees of the tool."""
         return self._measures[0]
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Hash of everything that the tool says, also in its annotations; `digest` if it has none."""
+        return self.digest if self.annotations is None else self.annotations.added_to(self.digest)
 
     @property
     def tokens(self) -> int:
@@ -290,8 +295,7 @@ class Tool(Generic[DepsT_contra]):
     def _measures(self) -> tuple[bytes, int, bool]:
         """Hash, size and `may_hide` of the definition, which is encoded once for all."""
         encoded = _encoded(self.definition)
-        said = b"" if self.annotations is None else b"\0" + self.annotations.encoded
-        return _hash(encoded + said), len(encoded), may_hide(encoded)
+        return _hash(encoded), len(encoded), may_hide(encoded)
 
     @cached_property
     def validator(self) -> Validator:
