@@ -73,16 +73,21 @@ def _add(reasons: Reasons, event: EventRow) -> None:
     elif event.name == ToolsHiddenText.name:
         reasons.by_tool.setdefault(key, f"hidden characters in its {payload.get('place')}: {payload.get('text')}")
     elif event.name == ToolsRedefined.name:
-        change = "redefined under its name"
-        if payload.get("after") == "lock":
-            change = "differs from the lock file" if payload.get("previous_digest") else "not in the lock file"
-            if payload.get("refused"):
-                reasons.unlisted[key] = f"{change}, withheld"
-        elif payload.get("refused"):
-            reasons.pinned.add(key)
-            change += ", withheld because tools are pinned"
-        reasons.by_tool[key] = change
+        reasons.by_tool[key] = _redefined(reasons, key, event)
     elif event.name == ToolsActivated.name:
         reasons.by_tool[key] = f"lazy, activated via {payload.get('via')}"
     elif event.name == ToolsDeactivated.name:
         reasons.by_tool[key] = f"lazy, no longer active: {payload.get('reason')}"
+
+
+def _redefined(reasons: Reasons, key: Listed, event: EventRow) -> str:
+    """Note whether a tool that was redefined is withheld, and return why."""
+    payload, refused = event.payload, event.payload.get("refused")
+    if payload.get("after") != "lock":
+        if refused:
+            reasons.pinned.add(key)
+        return "redefined under its name" + (", withheld because tools are pinned" if refused else "")
+    change = "differs from the lock file" if payload.get("previous_digest") else "not in the lock file"
+    if refused:
+        reasons.unlisted[key] = f"{change}, withheld"
+    return change
