@@ -36,13 +36,13 @@ EACH_ALERT = pytest.mark.parametrize("alert", FOR_PEOPLE, ids=lambda alert: f"{a
 
 WANTED = {
     "ToolHubSlow", "ToolHubSilent", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
-    "ToolDefinitionsChanged", "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
-    "BudgetNearlySpent", "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected",
-    "RunsNotContinuing", "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy", "TelemetryDropping",
-    "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing", "ToolServerHanging", "Watchdog",
-    "CollectorQueueFull", "CollectorRefusing", "CollectorFailing", "PrometheusNotificationsFailing",
-    "PrometheusRulesFailing", "ConfigReloadFailing", "AlertmanagerFailing", "PrometheusDiskFilling",
-    "PrometheusDiskFailing", "TracesDiskFilling",
+    "ToolDefinitionsChanged", "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing",
+    "TokenBurn", "CostBurn", "BudgetNearlySpent", "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing",
+    "ExternalResultsRejected", "RunsNotContinuing", "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy",
+    "TelemetryDropping", "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing",
+    "ToolServerHanging", "Watchdog", "CollectorQueueFull", "CollectorRefusing", "CollectorFailing",
+    "PrometheusNotificationsFailing", "PrometheusRulesFailing", "ConfigReloadFailing", "AlertmanagerFailing",
+    "PrometheusDiskFilling", "PrometheusDiskFailing", "TracesDiskFilling",
 }  # fmt: skip
 
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum")}
