@@ -10,7 +10,7 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
-from pellucid.semconv import budgets, newest, servers
+from pellucid.semconv import budgets, newest, servers, tool_locks
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry import phases
 
@@ -19,7 +19,7 @@ METRICS = PAGE.split("\n## Metrics\n")[1]
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
 EMITTED = {
     value
-    for name, value in (vars(semconv) | vars(newest) | vars(servers) | vars(budgets)).items()
+    for name, value in (vars(semconv) | vars(newest) | vars(servers) | vars(budgets) | vars(tool_locks)).items()
     if name.isupper() and isinstance(value, str) and "." in value and name not in ("EXCEPTION_EVENT", "HUB_LISTING")
 }
 """Names of attributes."""

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pellucid.errors import ConfigError
 from pellucid.types import JSONObject
-
-if TYPE_CHECKING:
-    from pellucid.tools.tool import Tool
 
 LONGEST_ADDRESS: Final = 500
 """Most characters of the address of an icon in digests, recordings and lock files; an icon may be in its address."""
@@ -119,18 +116,17 @@ def fingerprint_of(digest: bytes, annotations: JSONObject) -> bytes:
     return blake2b(digest + json.dumps(annotations).encode(), digest_size=16).digest()
 
 
-def asks_if_destructive(tool: Tool[Any]) -> bool:
-    """Return whether calls of a tool with `needs_approval="destructive"` need an approval.
+def asks(name: str, needs_approval: str, annotations: ToolAnnotations | None) -> bool:
+    """Return whether calls of a tool need an approval, given a `needs_approval` that is a text: `destructive`.
 
     Raises:
-        ConfigError: its `needs_approval` is another text.
+        ConfigError: it is another text.
     """
-    if tool.needs_approval != "destructive":
+    if needs_approval != "destructive":
         raise ConfigError(
-            f"Tool({tool.name!r}): unknown needs_approval {tool.needs_approval!r}; "
-            f"use True, False, 'destructive' or a function"
+            f"Tool({name!r}): unknown needs_approval {needs_approval!r}; use True, False, 'destructive' or a function"
         )
-    return tool.annotations is None or tool.annotations.is_destructive
+    return annotations is None or annotations.is_destructive
 
 
 def _brief(address: str) -> str:

@@ -195,9 +195,9 @@ class Tool(Generic[DepsT_contra]):
         if self.mode is None:
             object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
         if isinstance(self.needs_approval, str):
-            from pellucid.tools.annotations import asks_if_destructive
+            from pellucid.tools.annotations import asks
 
-            object.__setattr__(self, "needs_approval", asks_if_destructive(self))
+            object.__setattr__(self, "needs_approval", asks(self.name, self.needs_approval, self.annotations))
         if self.execution is not None or (self.pending, self.expires_in, self.heartbeat) != ("continue", None, None):
             self._check_execution()
         if self.on_invalid_output not in ("error", "report", None):
