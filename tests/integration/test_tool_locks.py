@@ -298,7 +298,7 @@ async def test_a_tool_may_be_in_a_lock_file_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"on_change": "refuse"}, "on_change='refuse' has no meaning without lock="),
+        ({"on_change": "report"}, "on_change='report' has no meaning without lock="),
         ({"lock": "x", "on_change": "ignore"}, "unknown on_change='ignore'; use 'refuse' or 'report'"),
         ({"lock": True}, "lock=True is not a path"),
     ],

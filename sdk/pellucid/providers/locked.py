@@ -45,17 +45,15 @@ def locked(agent: str, listers: Sequence[Lister], options: Mapping[str, Any]) ->
     Raises:
         ConfigError: the lock file cannot be used, or there is none although the options say what to do with it.
     """
-    if options.get("lock") is None:
-        if options.get("on_change") is None:
-            return tuple(listers)
-        raise ConfigError(f"{agent}: on_change={options['on_change']!r} has no meaning without lock='pellucid.lock'")
-    if _ignoring.get():
+    refuses = options.get("on_change", "refuse") == "refuse"
+    if options.get("lock") is None and not refuses:
+        raise ConfigError(f"{agent}: on_change='report' has no meaning without lock='pellucid.lock'")
+    if options.get("lock") is None or _ignoring.get():
         return tuple(listers)
     try:
         lock = ToolLock.read(options["lock"])
     except ConfigError as error:
         raise ConfigError(f"{agent}: {error}") from error.__cause__
-    refuses = options.get("on_change", "refuse") != "report"
     given = [id(provider) for provider in options.get("providers", ())]
     return tuple(
         LockedLister(lister.provider, lock, refuses=refuses, serves_stale=lister.serves_stale)
