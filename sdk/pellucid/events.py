@@ -142,7 +142,7 @@ class ToolsDiscoveryFailed(_Failure, Event, name="tools.discovery_failed"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsCatalogChanged(Event, name="tools.catalog_changed"):
-    """A provider's catalogue has changed since the last discovery; with equal digests only in hidden characters."""
+    """A provider's catalogue has changed since the last discovery; with equal digests in what models do not get."""
 
     provider_id: str
     tool_count: int

@@ -18,6 +18,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.semconv.tool_locks import CATALOG_REDEFINED, DEFINITION_CHANGES, TOOL_CHANGE
 from pellucid.testing import ScriptedModel
 from pellucid.tools.lock import ToolLock
+from support.approvals import decide, passed_on
 from support.runs import attributes, results, within
 
 if TYPE_CHECKING:
@@ -240,6 +241,20 @@ async def test_a_sub_agent_has_a_lock_of_its_own(tmp_path: Path) -> None:
             await within(agent.run("x"))
         offered.append(len(model.requests[0].tools))
     assert offered == [1, 0]
+
+
+async def test_an_approval_does_not_run_what_has_changed(tmp_path: Path) -> None:
+    """A person approved a call of a tool; where the run resumes, the hub lists another one of the name."""
+    path = await locked(tmp_path / "pellucid.lock", server_of())
+    agent, _ = agent_of(path, server_of(), CALL, policy=lambda request: "ask" if request.arguments == {} else "allow")
+    async with agent:
+        waits = await within(agent.run("x"))
+    assert waits.status == "awaiting_approval"
+    other, _ = agent_of(path, server_of(EVIL))
+    async with other:
+        result = await within(other.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
+    assert result.output == "done"
+    assert "content" not in str([part.response for part in results(result)])
 
 
 async def test_override_has_a_lock_as_any_option(tmp_path: Path) -> None:
