@@ -66,6 +66,7 @@ def _approval(request: ApprovalRequest) -> dict[str, Any]:
         "input": request.arguments,
         "reason": request.reason,
         "expiresAt": request.expires_at,
+        **({"annotations": request.annotations} if request.annotations is not None else {}),
     }
 
 
