@@ -10,7 +10,7 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
-from pellucid.semconv import budgets, elicitation, newest, resources, servers
+from pellucid.semconv import budgets, elicitation, newest, resources, servers, tool_locks
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry import phases
 
@@ -21,7 +21,13 @@ _EVENTS = ("EXCEPTION_EVENT", "HUB_LISTING", "ELICITATION_ANSWERED")
 EMITTED = {
     value
     for name, value in (
-        vars(semconv) | vars(newest) | vars(servers) | vars(budgets) | vars(elicitation) | vars(resources)
+        vars(semconv)
+        | vars(newest)
+        | vars(servers)
+        | vars(budgets)
+        | vars(elicitation)
+        | vars(resources)
+        | vars(tool_locks)
     ).items()
     if name.isupper() and isinstance(value, str) and "." in value and name not in _EVENTS
 }

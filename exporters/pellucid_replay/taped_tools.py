@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from pellucid.tools import Tool
+from pellucid.tools import Tool, ToolAnnotations
 from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import Builtin, CallKind, Hub, Mcp, ToolSource
 
@@ -23,6 +23,7 @@ def tools_of(catalog: Mapping[str, Any], stand_in: Callable[[Tool], Tool]) -> It
             "input_schema": item["parameters"],
             "source": _source_of(item.get("source") or {}),
             "needs_approval": bool(item.get("needs_approval")),
+            "annotations": ToolAnnotations.from_dict(item["annotations"]) if "annotations" in item else None,
             **options,
         }
         if "vendor" in item:

@@ -71,7 +71,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
             fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `budget`,
             `context`, `policy`, `telemetry`, `description`, `version`, `prices`, `reliability`, `collisions`,
-            `registry_mode`, `pin`, `on_stale` and `warm`; described in `AgentOptions`.
+            `registry_mode`, `pin`, `lock`, `on_change`, `on_stale` and `warm`; described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.

@@ -142,7 +142,7 @@ class ToolsDiscoveryFailed(_Failure, Event, name="tools.discovery_failed"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsCatalogChanged(Event, name="tools.catalog_changed"):
-    """A provider's catalogue has changed since the last discovery; with equal digests only in hidden characters."""
+    """A provider's catalogue has changed since the last discovery; with equal digests in what models do not get."""
 
     provider_id: str
     tool_count: int
@@ -280,22 +280,26 @@ class ToolsBudgetExceeded(Event, name="tools.budget_exceeded"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsRedefined(Event, name="tools.redefined"):
-    """A tool's definition, provider or source has changed under the same name.
+    """A tool's definition, provider or source has changed under the same name, or the lock file does not have the tool.
 
     Attributes:
         provider_id: Id of the provider that lists the tool now.
         digest: Hash of its definition.
-        previous_digest: Hash of its previous definition; the same if only the provider or the source changed.
-        after: Point at which the tool was pinned: `offer`, `activation` or `approval`.
+        previous_digest: Hash of its previous definition; the same if only the provider or the source changed; None if
+            the lock file does not have the tool.
+        after: Point at which the tool was pinned: `offer`, `activation` or `approval`; `lock` if it differs from the
+            lock file.
         refused: Whether the tool is withheld from the model; False if the change was reverted.
+        diff: What differs from the lock file, word by word as `[-old-]{+new+}`, redacted and cut.
     """
 
     tool_name: str
     provider_id: str
     digest: str
-    previous_digest: str
+    previous_digest: str | None
     after: str
     refused: bool
+    diff: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, Final, get_args
 
 from pellucid.context import Limits
@@ -179,6 +180,12 @@ _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "collisions": _collisions,
     "registry_mode": _registry_mode,
     "pin": _switch("pin"),
+    "lock": lambda value: (
+        None if isinstance(value, str | PathLike | None) else f"{_shown('lock', value)} is not a path; give one"
+    ),
+    "on_change": lambda value: (
+        None if value in ("refuse", "report") else f"unknown on_change={value!r}; use 'refuse' or 'report'"
+    ),
     "on_stale": lambda value: (
         None if value in ("serve", "fail") else f"unknown on_stale={value!r}; use 'serve' or 'fail'"
     ),

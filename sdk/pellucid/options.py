@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 
 from pellucid.approvals import Claims, Decision, ExternalResult
@@ -99,6 +100,15 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
 
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
+
+    lock: str | PathLike[str] | None
+    """Lock file of the tools that the `providers` may list, made by `pellucid tools lock`; none unless given."""
+
+    on_change: Literal["refuse", "report"]
+    """What to do with a tool that differs from the lock file or is not in it; `refuse` unless given.
+
+    `refuse` withholds it: the run goes on without the tool. `report` offers it. Both emit `tools.redefined`.
+    """
 
     on_stale: Literal["serve", "fail"]
     """What to do when a hub that this run has listed cannot be listed again; `serve` unless given.

@@ -139,6 +139,10 @@ def _listers(
         providers.append(loader)
     serves_stale = options.get("on_stale") != "fail"
     listers = tuple(Lister(provider, serves_stale=serves_stale) for provider in providers)
+    if not options.keys().isdisjoint(("lock", "on_change")):
+        from pellucid.providers.locked import locked
+
+        listers = locked(agent, listers, options)
     ids = [lister.provider.id for lister in listers]
     if len(set(ids)) < len(ids):
         raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")

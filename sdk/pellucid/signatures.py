@@ -20,6 +20,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "collisions": "error",
     "registry_mode": "full",
     "pin": False,
+    "on_change": "refuse",
     "on_stale": "serve",
     "warm": False,
 }

@@ -52,6 +52,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "ToolHubDown": ({HUB: "down", "severity": "page"}, ("Tool hub down", "objective 200ms")),
     "ToolHubCircuitOpen": ({HUB: "breaker"}, ("Tool hub breaker", "open", "objective is 200ms")),
     "ToolCatalogChanging": ({HUB: "flapping"}, ("Tool hub flapping", "times", "limit is 3")),
+    "ToolDefinitionsChanged": ({HUB: "rewritten"}, ("Tool hub rewritten", "differ from the lock file", "runs met")),
     "DiscoveryCacheMissStorm": ({HUB: "storm"}, ("Tool hub storm", "%", "limit is 50%")),
     "ToolFailing": ({TOOL: "lookup"}, ("Tool lookup", "%", "limit is 20%")),
     "ModelSlow": ({MODEL: "slow-model"}, ("Model slow-model", "p95 of its calls", "limit is 0.4 s")),

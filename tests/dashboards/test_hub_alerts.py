@@ -521,6 +521,15 @@ def test_catalog_changing_at_the_boundary(trial: Make, times: int, fires: bool) 
     found.run()
 
 
+def test_one_tool_that_differs_from_the_lock_is_a_ticket(trial: Make) -> None:
+    """Also the first that there ever was; it resolves an hour after the last run that met it."""
+    name = 'pellucid_tool_definition_changes_total{job="shop",instance="a:9464",pellucid_provider_id="rube"'
+    found = trial({f'{name},pellucid_tool_change="changed"}}': late(70, level((1, 80)))})
+    for minute, fires in ((69, False), (75, True), (125, True), (140, False)):
+        found.firing(minute, "ToolDefinitionsChanged", *([TICKET] if fires else []))
+    found.run()
+
+
 @pytest.mark.parametrize(("times", "fires"), [(3, False), (4, True)])
 def test_catalog_changing_is_counted_in_whole_changes(trial: Make, times: int, fires: bool) -> None:
     """What `increase` estimates for the edges of its window, between scrapes of 40 s, makes no fourth of three."""

@@ -234,6 +234,11 @@ SAID = [
       "objective is 200ms.")),
     ("ToolCatalogChanging", "ticket", {f"pellucid_tool_catalog_changes_total{{{RUBE}}}": grow((0.5, 90))}, HUB,
      "Tool hub rube (shop) changes what it lists: 30 times in 1h; the limit is 3."),
+    ("ToolDefinitionsChanged", "ticket",
+     {f'pellucid_tool_definition_changes_total{{{RUBE},pellucid_tool_change="{change}"}}': grow((0.5, 90))
+      for change in ("changed", "new")}, HUB,
+     ("Tool hub rube (shop) lists tools that differ from the lock file: runs met 60 in 1h; each tool counts once in a "
+      "run.")),
     ("DiscoveryCacheMissStorm", "ticket",
      {f"{WAITS}_count{{{HERE},{MISSES}}}": grow((60, 90)), **gauge("tool_discovery_ttl_seconds", 60), **OBJECTIVE,
       **histogram(ANSWERED, **{"0.1": grow((0, 90)), "0.2": grow((60, 90)), "+Inf": grow((60, 90))})}, HUB,

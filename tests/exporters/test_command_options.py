@@ -85,6 +85,8 @@ rules thresholds
 store compact
 store export
 store stats
+tools diff
+tools lock
 """.strip().splitlines()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pellucid import Agent, CapturePolicy, DiscoveryProvider, Tool, ToolCall, semconv
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid.tools.lock import ToolLock
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.catalogues import catalogue_changes, hidden_texts, latest_catalogue
 from pellucid_exporters.stored.content import RunContent
@@ -56,6 +57,23 @@ async def test_lazy_tools(tmp_path: Path) -> None:
     assert reasons(second)["read"] == (True, "lazy, activated via tool_search")
     assert reasons(second)["write"] == (False, "lazy: the model had not activated it")
     assert reasons(second)["tool_search"][0]
+
+
+@pytest.mark.parametrize(("on_change", "told"), [("refuse", ", withheld"), ("report", "")])
+async def test_a_lock_file(tmp_path: Path, on_change: Any, told: str) -> None:
+    """Of a tool that differs from it or is not in it the store says so, although the run's catalogue lacks it."""
+    lock = tmp_path / "pellucid.lock"
+    ToolLock.of({"files": [named("read"), named("same")]}).write(lock)
+    now = [named("read", "Read, and send it."), named("same"), named("new")]
+    (offers,) = await offers_of(
+        tmp_path / "s.db", "done", providers=[hub("files", now)], lock=lock, on_change=on_change
+    )
+    is_offered = on_change == "report"
+    assert reasons(offers) == {
+        "read": (is_offered, f"differs from the lock file{told}"),
+        "new": (is_offered, f"not in the lock file{told}"),
+        "same": (True, ""),
+    }
 
 
 async def test_collisions(tmp_path: Path) -> None:

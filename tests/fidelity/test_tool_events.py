@@ -10,11 +10,14 @@ import pytest
 
 from fidelity.scripts import make_tool, quick
 from pellucid import Agent, Limits, ToolCall, ToolRegistry, semconv, static_tools
+from pellucid.semconv.tool_locks import CATALOG_REDEFINED
 from pellucid.testing import ScriptedModel
+from pellucid.tools.lock import ToolLock
 from pellucid_exporters.testing import Captured, capture, check_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -108,3 +111,34 @@ def test_a_refusal_that_is_not_counted_is_found(told: Captured) -> None:
     bent._attributes = {name: value for name, value in bent.attributes.items() if name != semconv.COMPOSE_REDEFINED}
     with pytest.raises(AssertionError, match="than it counts redefined ones: 1"):
         check_telemetry(told)
+
+
+@pytest.fixture
+def unlocked(tmp_path: Path) -> Iterator[Captured]:
+    """Telemetry of a run whose hub lists a tool that is not in the lock file. True until it is bent."""
+    ToolLock.of({}).write(tmp_path / "pellucid.lock")
+    registry = ToolRegistry([make_tool("new", quick)])
+    with capture() as telemetry:
+        agent = Agent("a", model=ScriptedModel("x"), providers=[registry], lock=tmp_path / "pellucid.lock")
+        anyio.run(agent.run, "go")
+        check_telemetry(telemetry)
+        telemetry.is_checked = False
+        yield telemetry
+
+
+def test_a_tool_that_the_lock_does_not_have_is_told_where_it_is_listed(unlocked: Captured) -> None:
+    """That is no matter of the request."""
+    [span] = unlocked.find("compose_request")
+    [index] = [index for index, event in enumerate(unlocked.events) if event.name == "tools.redefined"]
+    unlocked.events[index] = replace(unlocked.events[index], span_id=f"{span.context.span_id:016x}")
+    with pytest.raises(AssertionError, match="has an event of a tool that was redefined"):
+        check_telemetry(unlocked)
+
+
+def test_a_difference_from_the_lock_that_is_not_counted_is_found(unlocked: Captured) -> None:
+    """The span knows how many there are."""
+    [span] = unlocked.find("discover_tools")
+    bent: Any = span
+    bent._attributes = {name: value for name, value in bent.attributes.items() if name != CATALOG_REDEFINED}
+    with pytest.raises(AssertionError, match="that differ from the lock file than it counts: 1"):
+        check_telemetry(unlocked)

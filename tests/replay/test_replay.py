@@ -25,6 +25,8 @@ from pellucid import (
 )
 from pellucid.reliability import Reliability, Rule, retry
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid.tools import ToolAnnotations
+from pellucid.tools.lock import ToolLock
 from pellucid_exporters import File, StoreReader
 from pellucid_replay import ReplayDiverged, Tape, TapeError, parts_of, replay
 from pellucid_replay.passes import passes_of
@@ -88,6 +90,27 @@ async def test_own_tools_with_hidden_characters_are_the_same_tools() -> None:
     outcome = (await replay(agent(), tape)).check()
     assert isinstance(outcome.result, RunResult)
     assert outcome.result.output == "done"
+
+
+async def test_a_replay_has_what_tools_say_of_themselves(tmp_path: Path) -> None:
+    """Also of an agent with a lock file, which is not asked again."""
+    lock = tmp_path / "pellucid.lock"
+
+    async def run(arguments: dict[str, Any], ctx: object) -> str:
+        return "rain"
+
+    said = ToolAnnotations(title="Weather", read_only_hint=True)
+    weather, other = (Tool(name=name, run=run, annotations=said) for name in ("weather", "other"))
+    ToolLock.of({"hub": [weather]}).write(lock)
+    hub = DiscoveryProvider(FakeHub([weather, other]), id="hub")
+
+    def agent(*steps: Any) -> Agent:
+        return Agent("guide", model=ScriptedModel(*steps), providers=[hub], lock=lock)
+
+    tape = await tape_of(agent(CITY, "Take an umbrella."))
+    [catalog] = tape.catalogs.values()
+    assert [(item["name"], item["annotations"]) for item in catalog["tools"]] == [("weather", said.to_dict())]
+    (await replay(agent(), tape)).check()
 
 
 async def test_nothing_calls_out(telemetry: Captured) -> None:

@@ -10,6 +10,7 @@ from pellucid import Agent, Identity, Tool, ToolCall
 from pellucid.durable import CallTokens
 from pellucid.server import bearer
 from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid.tools import ToolAnnotations
 from support.server_scene import KEY, Scene, events
 
 if TYPE_CHECKING:
@@ -195,6 +196,19 @@ async def test_approvals_are_decided(scene: Scene, form: str) -> None:
         assert events(rest.text)[-1][2]["output"] == "done"
         none = await scene.http.post(f"{location}/approvals", json={})
         assert none.status_code == 400
+
+
+async def test_who_approves_reads_what_the_tool_says_of_itself(scene: Scene) -> None:
+    """With the names of MCP; nothing is there of a tool that says nothing."""
+    said = ToolAnnotations(title="Pay a bill", destructive_hint=True)
+    pay = Tool(name="pay", run=lambda _arguments, _ctx: "paid", needs_approval=True, annotations=said)
+    plain = Tool(name="plain", run=lambda _arguments, _ctx: "paid", needs_approval=True)
+    agent = Agent("a", model=ScriptedModel([ToolCall("pay"), ToolCall("plain")], "done"), tools=[pay, plain])
+    async with scene.serve(agent):
+        answer = await scene.http.post("/runs", json={"input": "Hi"})
+        first, second = answer.json()["approvals"]
+    assert first["annotations"] == {"title": "Pay a bill", "destructiveHint": True}
+    assert "annotations" not in second
 
 
 @pytest.mark.parametrize("name", ["input", "arguments"])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 from uuid import uuid4
@@ -46,6 +47,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
 from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid.tools.lock import ToolLock
 from pellucid_exporters import MetricLimits, Otlp, Prometheus, configure
 from pellucid_instrumentation import instrument_server
 
@@ -144,6 +146,11 @@ async def flap(world: World, call: int) -> list[str]:
     return ["search", f"search_{call % 2}"] if world.broken else ["search"]
 
 
+async def add(world: World, call: int) -> list[str]:
+    """List a tool that nobody has reviewed."""
+    return ["search", "send"] if world.broken else ["search"]
+
+
 def answer(request: ModelRequest) -> str:
     """Answer."""
     return "done"
@@ -179,6 +186,10 @@ async def serve_hubs(world: World, tasks: Any) -> None:
         one = agent(name, providers=[hub])
         for _ in range(3 if name == "slow" else 1):
             tasks.start_soon(run_again, world, one)
+    with TemporaryDirectory() as folder:
+        ToolLock.of({"rewritten": [Tool(name="search", run=nothing)]}).write(Path(folder) / "pellucid.lock")
+        hubs = [Hub(world, "rewritten", add)]
+        tasks.start_soon(run_again, world, agent("rewritten", providers=hubs, lock=Path(folder) / "pellucid.lock"))
     cached = DiscoveryProvider(Hub(world, "hanging", hang), id="hanging", ttl=0.5, timeout=60.0, objective=OBJECTIVE)
     tasks.start_soon(run_again, world, agent("hanging", providers=[cached]))
     tasks.start_soon(run_breaker, world)

@@ -44,6 +44,7 @@ _NAMES: Final = (
     "ToolHub.*",
     "ToolServer.*",
     "ToolCatalogChanging",
+    "ToolDefinitionsChanged",
     "DiscoveryCacheMissStorm",
     "ToolFailing",
     "ModelSlow",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid.semconv.tool_locks import DEFINITION_CHANGES
 from pellucid_dashboards.explore import TRACED
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import choice_link, traces_link
@@ -46,7 +47,11 @@ from pellucid_dashboards.promql import BROKEN_REQUESTS, BUDGET_SPENT
 
 UID: Final = "pellucid-tool-hubs"
 
-_ALERTS: Final = ('alertname=~"ToolHub.*|ToolCatalogChanging|DiscoveryCacheMissStorm"', SERVICE, PROVIDER)
+_ALERTS: Final = (
+    'alertname=~"ToolHub.*|ToolCatalogChanging|ToolDefinitionsChanged|DiscoveryCacheMissStorm"',
+    SERVICE,
+    PROVIDER,
+)
 _BY: Final = (semconv.PROVIDER_ID,)
 _LEGEND: Final = as_legend(semconv.PROVIDER_ID)
 _HERE: Final = (SERVICE, PROVIDER)
@@ -226,10 +231,12 @@ def _budget() -> Panel:
 
 def _catalogue() -> Panel:
     changes = f"sum(increase({select(series(semconv.CATALOG_CHANGES), *_HERE)}[{WINDOW}]))"
+    unlocked = f"sum(increase({select(series(DEFINITION_CHANGES), *_HERE)}[{WINDOW}]))"
     return lines(
         "Catalogue",
-        "How many tools does the hub list, and how often does that change?",
+        "How many tools does the hub list, how often does that change, and how often do they differ from a lock file?",
         "none",
         Query(expr=f"max({select(series(semconv.CATALOG_SIZE), *_HERE)})", legend="tools"),
         Query(expr=or_none(changes), legend="changes"),
+        Query(expr=or_none(unlocked), legend="differ from the lock"),
     )

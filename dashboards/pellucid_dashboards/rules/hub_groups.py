@@ -59,4 +59,5 @@ def hub_groups(context: Context) -> Iterator[Group]:
         interval=minute,
         rules=[*wait_records(context), hubs.cache_misses(context)],
     )
-    yield Group(name="pellucid-hub-catalogs", interval=two, rules=[hubs.catalog_changing(context)])
+    changes = [hubs.catalog_changing(context), hubs.definitions_changed(context)]
+    yield Group(name="pellucid-hub-catalogs", interval=two, rules=changes)

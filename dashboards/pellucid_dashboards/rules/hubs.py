@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from pellucid import semconv
+from pellucid.semconv.tool_locks import DEFINITION_CHANGES
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import (
     ANSWERED_REQUESTS,
@@ -36,7 +37,7 @@ from pellucid_dashboards.rules.discovery import (
     round_trips,
 )
 from pellucid_dashboards.rules.model import Alert, alert
-from pellucid_dashboards.rules.queries import increase, mostly, select, summed
+from pellucid_dashboards.rules.queries import increase, mostly, select, summed, total
 from pellucid_dashboards.rules.words import queried
 from pellucid_exporters.alerting import hubs
 from pellucid_exporters.alerting.definition import Context, Definition, Words, share
@@ -187,6 +188,16 @@ def catalog_changing(context: Context) -> Alert:
 max by ({HUB}) (round(
   {changes}
 )) > {number(thresholds.catalog_changes)}
+""",
+    )
+
+
+def definitions_changed(context: Context) -> Alert:
+    """Return the alert on hubs that list tools which differ from the lock file."""
+    return _alert(
+        hubs.definitions_changed(context, _words(words.NUMBER)),
+        expression=f"""
+round({total(DEFINITION_CHANGES, window=context.window(3600), labels=HUB)}) > 0
 """,
     )
 

@@ -166,6 +166,18 @@ def catalog_changing(context: Context, words: Words) -> Definition:
     )
 
 
+def definitions_changed(context: Context, words: Words) -> Definition:
+    """Define the alert on tools that differ from the lock file."""
+    return Definition(
+        name="ToolDefinitionsChanged",
+        severity="ticket",
+        summary=f"{words.subject} lists tools that differ from the lock file: runs met {words.value} in "
+        f"{context.window(HOUR)}; each tool counts once in a run.",
+        description="What a tool says has changed since it was reviewed, or nobody has reviewed the tool. Runs go "
+        "without these tools, unless the agent has on_change='report'.",
+    )
+
+
 def cache_misses(context: Context, words: Words) -> Definition:
     """Define the alert on a cache that rarely helps."""
     return Definition(

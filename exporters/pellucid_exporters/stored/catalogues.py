@@ -20,7 +20,7 @@ class CatalogueChange:
 
     Attributes:
         run_id, span_id: Discovery that listed the new catalogue; the run is empty for a refresh in the background.
-        digest: Digest of the new catalogue; the previous one if only hidden characters differ.
+        digest: Digest of the new catalogue; the previous one if only what models do not get differs.
         previous_digest: Digest of the one before.
         added, removed: Names of tools.
         changed: What differs in tools of both, by name.

@@ -66,7 +66,7 @@ def tool_offers(content: RunContent, events: Sequence[EventRow], span: SpanRow) 
     ]
     offers += [
         ToolOffer(name=name, provider_id=provider_id, description="", is_offered=False, reason=problem)
-        for (name, provider_id), problem in reasons.quarantined.items()
+        for (name, provider_id), problem in reasons.unlisted.items()
         if (name, provider_id) not in valid
     ]
     return sorted(offers, key=lambda offer: _ORDER[offer.is_offered])

@@ -32,7 +32,7 @@ class Reasons:
         denied: Why the policy denied a tool.
         shadowed: Tools whose name another tool has, with the name under which they are offered instead, if any.
         pinned: Tools that are withheld because they were redefined.
-        quarantined: Problems of broken tools.
+        unlisted: Why tools that a hub listed are not in its catalogue: broken, or other than the lock file says.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Reasons:
         self.denied_in: dict[int, set[Listed]] = {}
         self.shadowed: dict[Listed, str | None] = {}
         self.pinned: set[Listed] = set()
-        self.quarantined: dict[Listed, str] = {}
+        self.unlisted: dict[Listed, str] = {}
 
 
 def reasons_of(events: Sequence[EventRow], span: SpanRow) -> Reasons:
@@ -69,16 +69,25 @@ def _add(reasons: Reasons, event: EventRow) -> None:
         reasons.by_tool[key] = f"{winner}; offered as {renamed}" if renamed else winner
         reasons.shadowed[key] = renamed
     elif event.name == ToolsQuarantined.name:
-        reasons.quarantined[key] = f"quarantined: {payload.get('problem')}"
+        reasons.unlisted[key] = f"quarantined: {payload.get('problem')}"
     elif event.name == ToolsHiddenText.name:
         reasons.by_tool.setdefault(key, f"hidden characters in its {payload.get('place')}: {payload.get('text')}")
     elif event.name == ToolsRedefined.name:
-        change = "redefined under its name"
-        if payload.get("refused"):
-            reasons.pinned.add(key)
-            change += ", withheld because tools are pinned"
-        reasons.by_tool[key] = change
+        reasons.by_tool[key] = _redefined(reasons, key, event)
     elif event.name == ToolsActivated.name:
         reasons.by_tool[key] = f"lazy, activated via {payload.get('via')}"
     elif event.name == ToolsDeactivated.name:
         reasons.by_tool[key] = f"lazy, no longer active: {payload.get('reason')}"
+
+
+def _redefined(reasons: Reasons, key: Listed, event: EventRow) -> str:
+    """Note whether a tool that was redefined is withheld, and return why."""
+    payload, refused = event.payload, event.payload.get("refused")
+    if payload.get("after") != "lock":
+        if refused:
+            reasons.pinned.add(key)
+        return "redefined under its name" + (", withheld because tools are pinned" if refused else "")
+    change = "differs from the lock file" if payload.get("previous_digest") else "not in the lock file"
+    if refused:
+        reasons.unlisted[key] = f"{change}, withheld"
+    return change

@@ -41,6 +41,9 @@ def mcp_result(result: ToolResult, tool: Tool[Any] | None = None) -> JSONObject:
 def mcp_tool(tool: Tool[Any]) -> JSONObject:
     """Return a tool as the JSON of an MCP `Tool`, with its output schema if that is of an object."""
     described = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+    if tool.annotations is not None:
+        said = tool.annotations.to_dict()
+        described.update({name: said.pop(name) for name in ("title", "icons") if name in said}, annotations=said)
     return {**described, "outputSchema": tool.output_schema} if _serves_output(tool) else described
 
 

@@ -31,6 +31,8 @@ class ApprovalRequest:
         elicitation: `form` or `url` if the tool's server asks a person for input, with the `reason` as question; None
             for the approval of a call. A form is answered by `Decision(arguments=)`.
         url: Address that a person must open, of an elicitation by `url`.
+        annotations: What the tool says of itself, such as its `title`, with the names of MCP; None if it says nothing.
+            These are hints: its provider may lie.
     """
 
     approval_id: str
@@ -43,6 +45,7 @@ class ApprovalRequest:
     input_schema: JSONObject | None = None
     elicitation: Literal["form", "url"] | None = None
     url: str | None = None
+    annotations: JSONObject | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.context import DiscoveryContext, Identity, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
+from pellucid.mcp.annotations import annotations_of
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
 from pellucid.mcp.credentials import Auth, Credentials, Headers
@@ -42,7 +43,7 @@ from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
 from pellucid.tools.hidden import visible
-from pellucid.tools.tool import BrokenTool, OnInvalidOutput, RenamedTool
+from pellucid.tools.tool import BrokenTool, NeedsApproval, OnInvalidOutput, RenamedTool
 from pellucid.types import JSONObject, JSONValue
 
 MAX_LISTING_BYTES: Final = 2**24
@@ -69,6 +70,7 @@ class Options(TypedDict, total=False):
     tell_model: bool
     on_invalid: OnInvalid
     on_invalid_output: OnInvalidOutput | None
+    needs_approval: NeedsApproval
     max_listing_bytes: int
     max_result_bytes: int
     elicitation: Elicit | None
@@ -108,6 +110,8 @@ class MCPProvider:
         on_invalid: `quarantine` leaves invalid tools out and emits an event, instead of failing.
         on_invalid_output: What to do with a result that does not fit the output schema that the server lists: `error`,
             `report` or None, as for `Tool`.
+        needs_approval: Whether a person must approve calls of the server's tools, as for `Tool`: `destructive` asks
+            unless a tool says that it is read-only or not destructive, which is only as true as the server is honest.
         max_listing_bytes: Most bytes of a listing, with all its pages, after decompression. A larger one fails.
         max_result_bytes: Most bytes of any other message of the server, such as the result of a call.
         elicitation: What answers the server's questions to a person. With `pause`, the run pauses: they are in
@@ -143,6 +147,7 @@ class MCPProvider:
         tell_model: bool = False,
         on_invalid: OnInvalid = "fail",
         on_invalid_output: OnInvalidOutput | None = "error",
+        needs_approval: NeedsApproval = False,
         max_listing_bytes: int = MAX_LISTING_BYTES,
         max_result_bytes: int = MAX_RESULT_BYTES,
         elicitation: Elicit | None = None,
@@ -156,6 +161,7 @@ class MCPProvider:
         self.patience = patience
         self.on_invalid = on_invalid
         self._on_invalid_output = on_invalid_output
+        self._needs_approval = needs_approval
         self.server_address = target.address
         self.server_port = target.port
         self._target = target
@@ -415,6 +421,8 @@ class MCPProvider:
             input_schema=tool.input_schema,
             output_schema=tool.output_schema,
             on_invalid_output=self._on_invalid_output,
+            needs_approval=self._needs_approval,
+            annotations=annotations_of(tool),
             run=run,
             source=Mcp(self.id),
             timeout=self._plan.call_timeout,

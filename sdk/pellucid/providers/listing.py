@@ -284,14 +284,17 @@ class Lister:
     def _check(self, tools: tuple[Any, ...]) -> ProviderCatalog:
         if (known := self._known(tools)) is not None:
             return known  # checked while this caller waited for its turn
-        catalog = check_catalog(self.provider.id, tools, quarantine=self.facts.on_invalid == "quarantine")
-        catalog = catalog.of(self.facts.source)
+        catalog = self._catalog_of(tools)
         catalog.digest  # noqa: B018  (evaluated here because it takes a while)
         key = tuple(map(id, tools))
         # Keep a reference to the answer, so that its id and those of its tools are not reused.
         self._checked.put(key, (tools, catalog), len(tools))
         self._latest = tools, catalog
         return catalog
+
+    def _catalog_of(self, tools: tuple[Any, ...]) -> ProviderCatalog:
+        catalog = check_catalog(self.provider.id, tools, quarantine=self.facts.on_invalid == "quarantine")
+        return catalog.of(self.facts.source)
 
     def _last_digests(self, audience: Hashable, digests: tuple[str, str]) -> tuple[str, str]:
         """Return the digests of an audience's last catalogue, in whose place these are kept."""

@@ -258,5 +258,8 @@ class _Answer:
             if hidden.tool_name == self.tool_name:
                 outcome = "removed" if hidden.removed else "kept, because calls repeat the text"
                 self.add(f"its {hidden.place} has hidden characters, {outcome}: {clean(hidden.text)}")
+        for name, why in getattr(self.catalog, "why", ()):
+            if name == self.tool_name:
+                self.add(f"provider {self.provider.id!r} lists it, but {why}")
         if self.catalog is not None and (problem := dict(self.catalog.quarantined).get(self.tool_name)) is not None:
             self.add(f"provider {self.provider.id!r} lists it, but it is invalid and left out: {problem}")

@@ -117,7 +117,7 @@ class Pins:
                 payload = {
                     "tool_name": name,
                     "provider_id": current.provider_id,
-                    "digest": current.tool.digest.hex(),
+                    "digest": current.tool.fingerprint.hex(),
                     "previous_digest": _mark(previous)[:_DIGITS],
                     "after": self._after.get(name, "offer"),
                     "refused": is_changed and self._withholds,
@@ -146,7 +146,7 @@ def _same(pin: Pin, current: Binding) -> bool:
     if not isinstance(pin, Binding):
         return pin == _mark(current)
     return pin is current or (
-        pin.tool.digest == current.tool.digest
+        pin.tool.fingerprint == current.tool.fingerprint
         and pin.provider_id == current.provider_id
         and pin.source == current.source
     )
@@ -156,7 +156,7 @@ def _mark(pin: Pin) -> str:
     """Return the hexadecimal digits of a pin: the digest of the definition, then the digest of its origin."""
     if not isinstance(pin, Binding):
         return str(pin)
-    return pin.tool.digest.hex() + _origin(pin)
+    return pin.tool.fingerprint.hex() + _origin(pin)
 
 
 def _origin(binding: Binding) -> str:

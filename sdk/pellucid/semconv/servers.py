@@ -20,6 +20,7 @@ from pellucid.semconv.names import (
     RPC_RESPONSE_STATUS_CODE,
     TOOL_NAME,
 )
+from pellucid.semconv.tool_locks import TOOL_LOCK_METRICS
 
 STREAMS: Final = ("subscriptions/listen", "tasks/result")
 """Values of `mcp.method.name` of requests that stay open by design, however fast the server is."""
@@ -85,5 +86,12 @@ SERVER_METRICS: Final = (
 )
 """Instruments of instrumented MCP servers."""
 
-ALL_METRICS: Final = (*METRICS, *COMPACTION_METRICS, *BUDGET_METRICS, *DURABLE_METRICS, *SERVER_METRICS)
+ALL_METRICS: Final = (
+    *METRICS,
+    *COMPACTION_METRICS,
+    *BUDGET_METRICS,
+    *DURABLE_METRICS,
+    *TOOL_LOCK_METRICS,
+    *SERVER_METRICS,
+)
 """Instruments of agents, of their windows and budgets, of durable runs, and of servers."""

@@ -57,7 +57,7 @@ class ProviderCatalog:
         tools: The valid tools.
         quarantined: Names of the broken tools that were omitted, each with its problem.
         hidden: Texts of the tools with characters that people do not see, which models do not get.
-        listed_digest: Hash of the tools as the provider listed them, with these characters.
+        listed_digest: Hash of the tools as the provider listed them, with these characters and with annotations.
         captured: Captured summary of the tools, by capture policy.
     """
 
@@ -78,7 +78,7 @@ class ProviderCatalog:
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of these tools, including their order."""
-        return _digest(self.tools)
+        return _digest(tool.digest for tool in self.tools)
 
     @property
     def summary(self) -> JSONValue:
@@ -86,8 +86,8 @@ class ProviderCatalog:
         return [{"name": tool.name, "description": tool.description} for tool in self.tools]
 
 
-def _digest(tools: Iterable[Tool]) -> str:
-    return blake2b(b"".join(tool.digest for tool in tools), digest_size=16).hexdigest()
+def _digest(digests: Iterable[bytes]) -> str:
+    return blake2b(b"".join(digests), digest_size=16).hexdigest()
 
 
 def as_sequence(provider_id: str, answer: object) -> Sequence[Any]:
@@ -133,7 +133,7 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
         tools=tuple(good.values()),
         quarantined=tuple(bad),
         hidden=tuple(hidden),
-        listed_digest=_digest(listed),
+        listed_digest=_digest(tool.fingerprint for tool in listed),
     )
 
 
@@ -257,7 +257,7 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools; equal content gives an equal digest."""
-        return _digest(binding.tool for binding in self.bindings.values())
+        return _digest(binding.tool.digest for binding in self.bindings.values())
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:

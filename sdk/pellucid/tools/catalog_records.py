@@ -48,8 +48,9 @@ def catalog_json(listing: CatalogListing) -> str | None:
 
     The object has `provider_id` and `tools`, each with `name`, `description`, `parameters`, `output_schema` if it has
     one and, unless it is the default, the options of `Tool`; `needs_approval` is `"function"` if that decides, `source`
-    has `kind` and `place`. Tools of a vendor have `vendor`, `type` and `options`, built-in ones `is_meta`, agents
-    `is_agent`. `omitted` is the number of characters and items that bounds have removed, if there are any.
+    has `kind` and `place`, `annotations` are as MCP has them, with a hash in place of long addresses of icons. Tools of
+    a vendor have `vendor`, `type` and `options`, built-in ones `is_meta`, agents `is_agent`. `omitted` is the number of
+    characters and items that bounds have removed, if there are any.
     """
     redactors = tuple(listing.policy.redactors) if listing.policy.mode != "full" else ()
     # Keys of definitions are schema words, as in `Capturer.definitions`.
@@ -86,6 +87,8 @@ def _traits(tool: Tool) -> dict[str, JSONValue]:
         traits["mode"] = tool.mode
     if tool.needs_approval:
         traits["needs_approval"] = "function" if callable(tool.needs_approval) else True
+    if tool.annotations is not None:
+        traits["annotations"] = tool.annotations.brief
     if not isinstance(tool.source, Builtin):
         traits["source"] = {"kind": tool.source.kind, "place": tool.source.place}
     if isinstance(tool, ProviderTool):

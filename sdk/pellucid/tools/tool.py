@@ -39,6 +39,9 @@ from pellucid.tools.hidden_bytes import may_hide
 from pellucid.tools.schema import OutputValidator, Validator
 from pellucid.types import DepsT, DepsT_contra, JSONObject
 
+if TYPE_CHECKING:
+    from pellucid.tools.annotations import ToolAnnotations
+
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
 Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
 """Where an asynchronous call runs: in the background of the run, or in another process."""
@@ -47,8 +50,11 @@ OnInvalidOutput: TypeAlias = Literal["error", "report"]
 """What to do with a result that does not fit the output schema: withhold it, or let it through with an event."""
 
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
-NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext[Any]], bool | Awaitable[bool]]
-"""Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails."""
+NeedsApproval: TypeAlias = (
+    bool | Literal["destructive"] | Callable[[JSONObject, ToolContext[Any]], bool | Awaitable[bool]]
+)
+"""Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails.
+`destructive`: unless the tool's annotations say that it is read-only or not destructive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,9 @@ class Tool(Generic[DepsT_contra]):
         lazy: Whether the tool is offered only after the model requests it by name with `__lazy__tool__discovery__`; or,
             if it is `"search"`, after the model finds it with `tool_search`.
         tags: Additional words by which `tool_search` finds it.
-        needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides. With
+            `destructive`, it is what the annotations say, and True without any.
+        annotations: What the tool says of itself: hints, as trustworthy as its provider. No model gets them.
         execution: Where calls run while the model continues; None if it waits for their results. With
             `same-invocation`, `run` works in the background of the run; with `external-dispatch`, `run` only hands the
             work to another process, with `ctx.external`.
@@ -175,6 +183,7 @@ class Tool(Generic[DepsT_contra]):
     lazy: bool | Literal["search"] = False
     tags: Sequence[str] = ()
     needs_approval: NeedsApproval = False
+    annotations: ToolAnnotations | None = None
     execution: Execution | None = None
     pending: Literal["continue", "wait"] = "continue"
     expires_in: float | None = None
@@ -187,6 +196,10 @@ class Tool(Generic[DepsT_contra]):
     def __post_init__(self) -> None:
         if self.mode is None:
             object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
+        if isinstance(self.needs_approval, str):
+            from pellucid.tools.annotations import asks
+
+            object.__setattr__(self, "needs_approval", asks(self.name, self.needs_approval, self.annotations))
         if self.execution is not None or (self.pending, self.expires_in, self.heartbeat) != ("continue", None, None):
             self._check_execution()
         if self.on_invalid_output not in ("error", "report", None):
@@ -255,6 +268,11 @@ class Tool(Generic[DepsT_contra]):
     def digest(self) -> bytes:
         """Hash of everything that a model sees of the tool."""
         return self._measures[0]
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Hash of everything that the tool says, also in its annotations; `digest` if it has none."""
+        return self.digest if self.annotations is None else self.annotations.added_to(self.digest)
 
     @property
     def tokens(self) -> int:
@@ -441,6 +459,7 @@ class ToolOptions(TypedDict, total=False):
     idempotent: bool
     lazy: bool
     needs_approval: NeedsApproval
+    annotations: ToolAnnotations | None
     execution: Execution | None
     pending: Literal["continue", "wait"]
     expires_in: float | None
@@ -492,7 +511,9 @@ def tool(
         idempotent: Whether running it twice has the same effect as running it once, so that reliability rules may retry
             it.
         lazy: Whether the tool is offered only after the model requests it by name.
-        needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        needs_approval: Whether a person must approve each call, a function `(arguments, ctx)` that decides, or
+            `destructive`; see `Tool`.
+        annotations: What the tool says of itself, a `pellucid.tools.ToolAnnotations`.
         execution: Where calls run while the model continues: `same-invocation` or `external-dispatch`; None: it waits.
         pending: `continue` or `wait`; see `Tool`.
         expires_in: Seconds until an asynchronous call expires.

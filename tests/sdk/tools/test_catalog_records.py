@@ -20,6 +20,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import ScriptedModel
+from pellucid.tools import ToolAnnotations
+from pellucid.tools.annotations import ToolIcon
 from pellucid.tools.catalog_records import CatalogListing, catalog_json
 from pellucid.tools.tool import digest_of
 from pellucid_exporters.testing import capture
@@ -43,6 +45,20 @@ def recorded(*tools: Tool, mode: CaptureMode = "redacted") -> list[dict[str, Any
     assert text is not None
     found: list[dict[str, Any]] = json.loads(text)["tools"]
     return found
+
+
+def test_a_record_has_what_a_tool_says_of_itself() -> None:
+    """With the names of MCP, and a hash in place of the long address of an icon."""
+    icon = ToolIcon(src="data:image/png;base64," + "A" * 9_000)
+    said = ToolAnnotations(title="Sum", read_only_hint=True, icons=(icon,))
+    [found] = recorded(replace(add, annotations=said))
+    assert found["annotations"] == said.brief
+    assert {name: found["annotations"][name] for name in ("title", "readOnlyHint")} == {
+        "title": "Sum",
+        "readOnlyHint": True,
+    }
+    assert len(json.dumps(found["annotations"])) < 300
+    assert ToolAnnotations.from_dict(found["annotations"]).brief == said.brief
 
 
 def test_a_record_has_what_a_run_depends_on() -> None:

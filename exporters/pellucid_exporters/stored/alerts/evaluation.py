@@ -15,6 +15,7 @@ from pellucid_exporters.stored.reader import Reader
 
 UNTOLD: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "ToolDefinitionsChanged": "spans count such tools in each iteration, and the rule counts each once in a run",
         "ApprovalsWaiting": "decisions are made outside of runs; the store of durable runs has them",
         "ExternalToolStuck": "calls that wait are in the store of durable runs",
         "ExternalResultsRejected": "settlements are in the store of durable runs",

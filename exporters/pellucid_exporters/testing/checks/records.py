@@ -20,6 +20,7 @@ from pellucid.events import (
     ToolsSearched,
     ToolsShadowed,
 )
+from pellucid.semconv.tool_locks import CATALOG_REDEFINED
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.boundary_records import boundary_of
 from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
@@ -121,7 +122,7 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
         elif isinstance(event, ToolsDeactivated) and not offers:
             yield f"{seen} has an event of a tool that was deactivated"
-        elif isinstance(event, ToolsRedefined) and not offers:
+        elif isinstance(event, ToolsRedefined) and not (offers if event.after != "lock" else _lists(seen)):
             yield f"{seen} has an event of a tool that was redefined"
     yield from _counts(seen, events)
 
@@ -138,9 +139,18 @@ def _counts(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"
-    refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
+    redefined = [event for event in events if isinstance(event, ToolsRedefined)]
+    unlocked = sum(event.after == "lock" for event in redefined)
+    if unlocked > found.get(CATALOG_REDEFINED, 0):
+        yield f"{seen} has more events of tools that differ from the lock file than it counts: {unlocked}"
+    refused = sum(event.refused for event in redefined)
     if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
         yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
+
+
+def _lists(seen: Seen) -> bool:
+    """Return whether tools are listed in a span."""
+    return seen.phase.name == semconv.DISCOVERY
 
 
 def _offers(seen: Seen) -> bool:

@@ -69,6 +69,7 @@ def _approval(request: ApprovalRequest) -> dict[str, Any]:
         "reason": request.reason,
         "expiresAt": request.expires_at,
         **(asked if request.elicitation is not None else {}),
+        **({"annotations": request.annotations} if request.annotations is not None else {}),
     }
 
 

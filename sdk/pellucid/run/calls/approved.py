@@ -75,6 +75,7 @@ def _request(run: Run, call: Call, reason: str | None) -> ApprovalRequest:
         requested_at=now,
         reason=reason,
         input_schema=tool.input_schema if run.journal.is_durable else None,
+        annotations=tool.annotations.brief if tool.annotations is not None else None,
     )
 
 
@@ -83,7 +84,7 @@ async def needs_approval(
 ) -> tuple[bool, Exception | None]:
     """Return whether a person must approve a call, and the exception if the tool's predicate failed: then yes."""
     if not callable(tool.needs_approval):
-        return tool.needs_approval, None
+        return bool(tool.needs_approval), None
     try:
         answer = tool.needs_approval(arguments, context())
         return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
