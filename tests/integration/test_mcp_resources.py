@@ -12,13 +12,16 @@ from mcp.server.mcpserver.prompts.base import UserMessage
 from mcp_types import ListResourcesResult, PaginatedRequestParams, ResourceLink, TextContent
 from mcp_types import Resource as ServerResource
 
-from pellucid import Agent, BlobPart, Identity, Message, TextPart, ToolCall, ToolError, semconv
+from pellucid import Agent, BlobPart, DiscoveryContext, Identity, Message, TextPart, ToolCall, ToolError, semconv
 from pellucid.mcp import MCPProvider, Prompt, Resource
 from pellucid.testing import FunctionModel
+from pellucid.tools.lock import ToolLock
 from support.mcp_servers import listing_server
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp.server.context import ServerRequestContext
 
     from pellucid.models import ModelRequest
@@ -163,6 +166,21 @@ async def test_a_model_follows_a_link() -> None:
     assert results[1].is_error
     assert "No result of a tool of 'notes' has a link to 'notes://2'" in str(results[1].response)
     assert done.output == "Buy milk."
+
+
+async def test_a_lock_file_lets_links_be_followed(tmp_path: Path) -> None:
+    """The tool that reads links is Pellucid's own, and in no lock file."""
+    offered: list[int] = []
+
+    def answer(request: ModelRequest) -> str | ToolCall:
+        offered.append(len(request.tools))
+        return "Done." if request.messages[-1].tool_results else ToolCall("find", {}, "c0")
+
+    async with MCPProvider.connect(library(), id="notes", follow_links=True) as provider:
+        ToolLock.of({"notes": await provider.list_tools(DiscoveryContext())}).write(tmp_path / "lock")
+        agent = Agent("a", model=FunctionModel(answer), providers=[provider], lock=tmp_path / "lock")
+        await within(agent.run("Find it."))
+    assert offered == [1, 2]
 
 
 async def test_links_are_not_followed_by_default() -> None:

@@ -27,6 +27,12 @@ _SCHEMA: Final[JSONObject] = {
 }
 
 
+class LinkTool(Tool):
+    """Tool of Pellucid among those of a server; lock files do not compare it."""
+
+    is_ours = True
+
+
 class Links:
     """Links in the results that an identity got, and the tool that reads them; those used last are kept.
 
@@ -40,7 +46,7 @@ class Links:
         self._server = server
         self._read = read
         self._known: OrderedDict[Identity | None, OrderedDict[str, None]] = OrderedDict()
-        self.tool = Tool(
+        self.tool = LinkTool(
             name=exposed_names(["read_resource"], server, prefix=True)["read_resource"],
             description=f"Read a resource that a result of a tool of {server} links to, by its uri.",
             input_schema=_SCHEMA,

@@ -189,8 +189,10 @@ class ToolLock:
             raise ConfigError(f"the lock file {str(path)!r} cannot be written: {error}") from error
 
     def listed(self, hub: str, tools: Sequence[Tool[Any]]) -> Iterator[Difference]:
-        """Yield the tools that a hub lists and that differ from the lock, or are not in it."""
+        """Yield the tools that a hub lists and that differ from the lock, or are not in it; not those of Pellucid."""
         for tool in tools:
+            if getattr(tool, "is_ours", False):
+                continue
             locked = self.tools.get((hub, tool.name))
             if locked is None or locked.digest != tool.fingerprint.hex():
                 yield Difference(hub, tool.name, locked, Definition.of(tool))
