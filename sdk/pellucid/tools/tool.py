@@ -22,7 +22,6 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
-    get_args,
     overload,
 )
 
@@ -117,6 +116,10 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 FunctionT_co = TypeVar("FunctionT_co", covariant=True)
 
 
+_PLAIN: Final = tuple((None, "continue", None, None, option) for option in ("error", "report", None))
+"""Values of the options of asynchronous calls and of `on_invalid_output` that need no check."""
+
+
 class CallKind(NamedTuple):
     """Properties of a tool that decide through which links its calls pass; see `pellucid.run.calls.chain`.
 
@@ -200,37 +203,10 @@ class Tool(Generic[DepsT_contra]):
             from pellucid.tools.annotations import asks
 
             object.__setattr__(self, "needs_approval", asks(self.name, self.needs_approval, self.annotations))
-        if self.execution is not None or (self.pending, self.expires_in, self.heartbeat) != ("continue", None, None):
-            self._check_execution()
-        if self.on_invalid_output not in ("error", "report", None):
-            raise ConfigError(
-                f"Tool({self.name!r}): unknown on_invalid_output {self.on_invalid_output!r}; "
-                f"use 'error', 'report' or None"
-            )
+        if (self.execution, self.pending, self.expires_in, self.heartbeat, self.on_invalid_output) not in _PLAIN:
+            from pellucid.tools.option_checks import check_options
 
-    def _check_execution(self) -> None:
-        """Reject options of asynchronous calls that have no meaning together.
-
-        Raises:
-            ConfigError: the options do not fit each other.
-        """
-        is_background, is_external = self.execution == "same-invocation", self.execution == "external-dispatch"
-        problems = {
-            "unknown execution; use 'same-invocation' or 'external-dispatch'": self.execution
-            not in (None, *get_args(Execution)),
-            "unknown pending; use 'continue' or 'wait'": self.pending not in ("continue", "wait"),
-            "pending='wait' needs execution='external-dispatch'": self.pending == "wait" and not is_external,
-            "expires_in needs execution; use timeout": self.expires_in is not None and self.execution is None,
-            "heartbeat needs execution='same-invocation'": self.heartbeat is not None and not is_background,
-            "a serial tool cannot run in the background; remove one of them": self.serial and is_background,
-            "output_schema has no meaning with execution, because the model reads that the call is running": (
-                self.execution is not None and self.output_schema is not None
-            ),
-        }
-        if problem := next((problem for problem, applies in problems.items() if applies), None):
-            options = ("execution", "pending", "expires_in", "heartbeat", "serial")
-            shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
-            raise ConfigError(f"Tool({self.name!r}, {shown}): {problem}")
+            check_options(self)
 
     def of(self, source: ToolSource) -> Self:
         """Return the same tool with another source; its cached properties are kept."""

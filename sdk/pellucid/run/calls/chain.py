@@ -124,7 +124,7 @@ LINKS: Final = (
     Link(
         "elicited",
         "before the permission: a call that goes on after its questions asks for it again",
-        lambda need: need.in_run and need.tool is not None and need.tool.elicits,
+        lambda need: need.tool is not None and need.tool.elicits,
     ),
     Link(
         "permitted",

@@ -34,7 +34,7 @@ def elicited(handler: Handler) -> Handler:
             return Suspended(state.to_dict(), state.approvals)
         context = state.context if state is not None else {}
         listening = Listening(
-            can_pause=run.nesting.may_wait,
+            can_pause=run.nesting.may_wait and not run.setup.is_standalone,
             is_durable=run.journal.is_durable,
             answers=context.get("answers", {}),
             state=context.get("state"),
