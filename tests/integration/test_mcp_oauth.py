@@ -88,6 +88,35 @@ async def test_a_person_authorizes_an_agent(server: AuthorizationServer) -> None
     assert server.grants == ["authorization_code"] * 2
 
 
+@pytest.mark.parametrize("secret", [SECRET, None])
+async def test_a_client_that_was_registered_by_hand(server: AuthorizationServer, secret: str | None) -> None:
+    """It is used where the server registers nobody, with a secret or without; each person is asked."""
+    server.registers = False
+    server.clients = {"desk": secret}
+    client = {"client_id": "desk", "client_secret": secret, "issuer": server.url}
+    async with person(server, Browser(), **client) as provider:
+        assert await ask(provider, principal="ann") == "found"
+        server.revoke()
+        assert await ask(provider, principal="ann") == "found"
+    assert server.grants == ["authorization_code", "refresh_token"]
+    assert {token.client_id for token in server.tokens.values()} == {"desk"}
+
+
+async def test_a_client_of_another_server(server: AuthorizationServer) -> None:
+    """Its secret is not sent: the application registers itself, if the server lets it."""
+    client = {"client_id": "desk", "client_secret": SECRET, "issuer": "https://auth.example.com"}
+    async with person(server, Browser(), **client) as provider:
+        assert await ask(provider, principal="ann") == "found"
+    assert "desk" not in {token.client_id for token in server.tokens.values()}
+
+
+@pytest.mark.parametrize("client", [{"client_id": "desk"}, {"issuer": "https://x.example"}, {"client_secret": "s"}])
+def test_half_a_client(client: Any) -> None:
+    """An id without its issuer, and a secret without an id, are refused."""
+    with pytest.raises(ConfigError, match=r"AuthorizationCode\(client_id=\.\.\., issuer=\.\.\.\): give both"):
+        AuthorizationCode("http://127.0.0.1:1/back", ask=Browser().open, answered=Browser().answered, **client)
+
+
 @pytest.mark.parametrize("fault", [{"status": 201}, {"secret_without_method": True}])
 async def test_servers_of_others(server: AuthorizationServer, fault: dict[str, Any]) -> None:
     """A token endpoint may answer 201, also to a refresh, and a registration with a secret may name no method."""

@@ -46,6 +46,7 @@ class AuthorizationServer:
         scope: Scopes that it grants.
         needed_scope: Scope that a call of the MCP server needs.
         together: Number of calls that are answered only together.
+        registers: Register clients that ask.
         grants: Grant types of the token requests, in order.
         secrets: All that must never be seen elsewhere.
     """
@@ -60,6 +61,7 @@ class AuthorizationServer:
     scope: str = "tools"
     needed_scope: str = ""
     together: int = 1
+    registers: bool = True
     url: str = ""
     grants: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
@@ -110,12 +112,12 @@ class AuthorizationServer:
         return JSONResponse({"resource": f"{self.url}/mcp", "authorization_servers": [self.url]})
 
     async def _metadata(self, _request: Request) -> Response:
-        endpoints = {f"{name}_endpoint": f"{self.url}/{name}" for name in ("token",)}
+        names = {"token": "token", **({"registration": "register"} if self.registers else {})}
+        endpoints = {f"{name}_endpoint": f"{self.url}/{path}" for name, path in names.items()}
         return JSONResponse(
             {
                 "issuer": self.url,
                 "authorization_endpoint": f"{self.url}/authorize",
-                "registration_endpoint": f"{self.url}/register",
                 "response_types_supported": ["code"],
                 "code_challenge_methods_supported": ["S256"],
                 **endpoints,
@@ -123,6 +125,8 @@ class AuthorizationServer:
         )
 
     async def _register(self, request: Request) -> Response:
+        if not self.registers:
+            return Response(status_code=404)
         wanted = await request.json()
         client_id, secret = secrets.token_hex(8), self._secret() if self.secret_without_method else None
         self.clients[client_id] = secret
