@@ -10,17 +10,20 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
-from pellucid.semconv import budgets, newest, servers
+from pellucid.semconv import budgets, elicitation, newest, resources, servers
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry import phases
 
 PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
 METRICS = PAGE.split("\n## Metrics\n")[1]
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
+MODULES = (semconv, newest, servers, budgets, elicitation, resources)
+NO_ATTRIBUTES = ("EXCEPTION_EVENT", "HUB_LISTING", "ELICITATION_ANSWERED")
 EMITTED = {
     value
-    for name, value in (vars(semconv) | vars(newest) | vars(servers) | vars(budgets)).items()
-    if name.isupper() and isinstance(value, str) and "." in value and name not in ("EXCEPTION_EVENT", "HUB_LISTING")
+    for module in MODULES
+    for name, value in vars(module).items()
+    if name.isupper() and isinstance(value, str) and "." in value and name not in NO_ATTRIBUTES
 }
 """Names of attributes."""
 

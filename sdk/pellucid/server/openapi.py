@@ -53,6 +53,7 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         input={},
         reason={"type": ["string", "null"]},
         expiresAt=_NUMBER,
+        elicitation=_object(["mode"], mode={"enum": ["form", "url"]}, url=_TEXT, inputSchema={"type": "object"}),
     ),
     "ExternalCall": _object(
         ["resultId", "toolName", "status"],
