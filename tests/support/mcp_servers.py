@@ -259,7 +259,7 @@ class LegacyStdio:
                 log.flush()
                 self.take(json.loads(line))
 
-    def take(self, message: dict[str, Any]) -> None:  # noqa: C901, PLR0912  (one case for each message)
+    def take(self, message: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915  (one case for each message)
         """Answer one message."""
         params = message.get("params", {})
         match message.get("method"), params.get("name"):
