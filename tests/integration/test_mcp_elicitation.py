@@ -221,6 +221,7 @@ async def test_a_function_that_does_not_answer(reply: Callable[[Elicitation], An
     ("tool", "elicitation", "problem"),
     [
         ("sample", "pause", "asked for sampling/createMessage, which is not supported"),
+        ("roots", lambda _: None, "asked for roots/list, which is not supported"),
         ("broken", "pause", "asked for input with an invalid schema"),
         ("twice", lambda _: {"size": "S"}, None),
         ("later", "pause", None),
