@@ -17,19 +17,13 @@ from pellucid.telemetry import phases
 PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
 METRICS = PAGE.split("\n## Metrics\n")[1]
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
-_EVENTS = ("EXCEPTION_EVENT", "HUB_LISTING", "ELICITATION_ANSWERED")
+MODULES = (semconv, newest, servers, budgets, elicitation, resources, tool_locks)
+NO_ATTRIBUTES = ("EXCEPTION_EVENT", "HUB_LISTING", "ELICITATION_ANSWERED")
 EMITTED = {
     value
-    for name, value in (
-        vars(semconv)
-        | vars(newest)
-        | vars(servers)
-        | vars(budgets)
-        | vars(elicitation)
-        | vars(resources)
-        | vars(tool_locks)
-    ).items()
-    if name.isupper() and isinstance(value, str) and "." in value and name not in _EVENTS
+    for module in MODULES
+    for name, value in vars(module).items()
+    if name.isupper() and isinstance(value, str) and "." in value and name not in NO_ATTRIBUTES
 }
 """Names of attributes."""
 

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
-from pellucid import Agent, ConfigError, Decision, Limits, ToolCall, semconv
+from pellucid import Agent, ConfigError, Decision, Identity, Limits, TextPart, ToolCall, semconv
 from pellucid.approvals.elicitation import Elicitation
 from pellucid.durable import DurableRuns
 from pellucid.errors import CheckpointError
@@ -86,8 +87,8 @@ async def test_a_run_pauses_for_an_address() -> None:
     assert asking.calls[1] == ("signed", {"s": {"action": "accept"}})
 
 
-async def test_a_person_declines() -> None:
-    """The server is told, and answers as it likes."""
+async def test_a_person_declines(telemetry: Captured) -> None:
+    """The server is told, and answers as it likes; the span says so of this kind of question."""
     asking, agent = agent_of("order")
     async with agent:
         waits = await within(agent.run("Order one."))
@@ -95,6 +96,11 @@ async def test_a_person_declines() -> None:
         done = await within(agent.resume(passed_on(waits.checkpoint), decisions=[denied]))
     assert asking.calls[1] == ("ordered", {"q": {"action": "decline"}})
     assert done.output == "Done."
+    [answered] = telemetry.find("execute_tool order")[1].events
+    assert dict(answered.attributes or {}) == {
+        "pellucid.elicitation.mode": "form",
+        "pellucid.elicitation.action": "decline",
+    }
 
 
 async def test_nobody_answers_in_time() -> None:
@@ -215,6 +221,7 @@ async def test_a_function_that_does_not_answer(reply: Callable[[Elicitation], An
     ("tool", "elicitation", "problem"),
     [
         ("sample", "pause", "asked for sampling/createMessage, which is not supported"),
+        ("roots", lambda _: None, "asked for roots/list, which is not supported"),
         ("broken", "pause", "asked for input with an invalid schema"),
         ("twice", lambda _: {"size": "S"}, None),
         ("later", "pause", None),
@@ -292,6 +299,69 @@ async def test_a_durable_run_whose_call_is_held_open(tmp_path: Path, store: RunS
         run_id = await runs.submit(agent, "Order one.")
         await within(runs.work_until_idle())
     assert json.loads(results(await runs.status(run_id))["c1"]) == {"action": "decline"}
+
+
+async def test_a_question_ends_with_its_call(tmp_path: Path) -> None:
+    """A function that a server keeps waiting is cancelled when nobody waits for the call any more."""
+    asked, ended = anyio.Event(), anyio.Event()
+
+    async def never(_: Elicitation) -> None:
+        asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    agent = legacy(tmp_path, "ask", never)
+    async with agent:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.run, "Order one.")
+            await within(asked.wait())
+            tasks.cancel_scope.cancel()
+        await within(ended.wait())
+
+
+async def test_a_question_without_a_call(tmp_path: Path) -> None:
+    """Nobody is asked what belongs to no call of a tool: the server is told that nobody chose."""
+    env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
+    async with MCPProvider.stdio(*LEGACY, id="old", env=env, elicitation=_fails) as provider:
+        [part] = await within(provider.read("notes://1"))
+    assert isinstance(part, TextPart)
+    assert json.loads(part.content) == {"action": "cancel"}
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_who_is_asked_for(tmp_path: Path, calls: int) -> None:
+    """A function knows the identity, also when the server may ask for either of two calls of one identity."""
+    asked: list[Identity | None] = []
+
+    def reply(question: Elicitation) -> None:
+        asked.append(question.identity)
+
+    env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
+    provider = MCPProvider.stdio(*LEGACY, id="old", env=env, elicitation=reply)
+    model = ScriptedModel([ToolCall("hang", {}, "c0"), ToolCall("ask", {}, "c1")][-calls:], "Done.")
+    async with Agent("clerk", model=model, providers=[provider]) as agent:
+        await within(agent.run("Order one.", identity=Identity(tenant="t")))
+    assert asked == [Identity(tenant="t")]
+
+
+@pytest.mark.parametrize("elicitation", ["pause", lambda _: {"at": {"pin": "4711"}}])
+async def test_nested_values(elicitation: Any) -> None:
+    """The protocol has none: they are refused before they are sent, without being shown."""
+    asking, agent = agent_of("nested", elicitation)
+    async with agent:
+        done = await within(agent.run("Order one."))
+        if done.elicitations:
+            answer = Decision(done.elicitations[0].approval_id, approved=True, arguments={"at": {"pin": "4711"}})
+            with pytest.raises(CheckpointError, match="does not fit the schema of the question: at: ") as raised:
+                await agent.resume(passed_on(done.checkpoint), decisions=[answer])
+            text = str(raised.value)
+        else:
+            text = str(answer_of(done))
+    assert "at: " in text
+    assert "4711" not in text
+    assert len(asking.calls) == 1
 
 
 @pytest.mark.parametrize("approved", [True, False])

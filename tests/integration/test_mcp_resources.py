@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
@@ -20,6 +21,7 @@ from support.mcp_servers import listing_server
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from mcp.server.context import ServerRequestContext
@@ -132,6 +134,63 @@ async def test_a_server_without_resources_and_prompts(telemetry: Captured) -> No
     span = telemetry.span("resources/read")
     assert attributes(span)[semconv.ERROR_TYPE]
     assert not span.status.is_ok
+
+
+async def test_a_server_that_does_not_answer(telemetry: Captured) -> None:
+    """Each request has the time of a listing; then it fails by name."""
+
+    async def never(ctx: ServerRequestContext[Any], params: Any) -> Any:
+        await anyio.sleep_forever()
+
+    server: Server[Any] = Server(
+        "mute", on_list_resources=never, on_read_resource=never, on_list_prompts=never, on_get_prompt=never
+    )
+
+    async def fails(method: str, request: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(ToolError, match=f"'mute' did not answer {method} within 1 s") as raised:
+            await within(request())
+        assert (raised.value.error_type, raised.value.error_kind) == ("timeout", "timeout")
+
+    async with MCPProvider.connect(server, id="mute", timeout=1) as provider:
+        requests: dict[str, Callable[[], Awaitable[object]]] = {
+            "resources/list": provider.resources,
+            "resources/read": lambda: provider.read("notes://1"),
+            "prompts/list": provider.prompts,
+            "prompts/get": lambda: provider.prompt("p"),
+        }
+        async with anyio.create_task_group() as tasks:
+            for method, request in requests.items():
+                tasks.start_soon(fails, method, request)
+    failed = {
+        attributes(span)[semconv.MCP_METHOD_NAME]
+        for span in telemetry.spans
+        if attributes(span).get(semconv.ERROR_TYPE) == "timeout"
+    }
+    assert failed == set(requests)
+
+
+async def test_a_server_that_has_the_tool_for_links() -> None:
+    """Its own is offered: two tools of one name would make the listing fail."""
+    server = library()
+
+    @server.tool()
+    def read_resource(uri: str) -> str:
+        """Read it."""
+        return f"own {uri}"
+
+    def answer(request: ModelRequest) -> str | ToolCall:
+        number = sum(bool(message.tool_results) for message in request.messages)
+        names = ("mcp__notes__find", "mcp__notes__read_resource")
+        assert sorted(tool.name for tool in request.tools) == sorted(names)
+        arguments: tuple[dict[str, str], ...] = ({}, {"uri": "notes://1"})
+        if number < len(names):
+            return ToolCall(names[number], arguments[number], f"c{number}")
+        return str(request.messages[-1].tool_results[0].response)
+
+    async with MCPProvider.connect(server, id="notes", prefix=True, follow_links=True) as provider:
+        done = await within(Agent("a", model=FunctionModel(answer), providers=[provider]).run("Find it."))
+    assert "own notes://1" in done.output
+    assert done.degraded == ()
 
 
 async def test_an_unknown_resource() -> None:

@@ -15,6 +15,7 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     InputRequiredResult,
+    ListRootsRequest,
     ListToolsResult,
     PaginatedRequestParams,
     SamplingMessage,
@@ -47,7 +48,7 @@ class AskingServer:
         self.server: Server[Any] = Server("asking", on_list_tools=self._list, on_call_tool=self._call)
 
     async def _list(self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
-        names = ("order", "sign", "both", "twice", "sample", "later", "broken")
+        names = ("order", "sign", "both", "twice", "sample", "later", "broken", "nested", "roots")
         return ListToolsResult(tools=[tool_of(name) for name in names])
 
     async def _call(
@@ -82,6 +83,12 @@ class AskingServer:
                 schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "["}}}
                 bad = ElicitRequest(params=ElicitRequestFormParams(message="?", requested_schema=schema))
                 return InputRequiredResult(input_requests={"q": bad}, request_state="broken")
+            case "nested", None:
+                schema = {"type": "object", "properties": {"at": {"type": "object"}}}
+                deep = ElicitRequest(params=ElicitRequestFormParams(message="?", requested_schema=schema))
+                return InputRequiredResult(input_requests={"q": deep}, request_state="nested")
+            case "roots", None:
+                return InputRequiredResult(input_requests={"r": ListRootsRequest()}, request_state="rooted")
             case "sample", None:
                 message = SamplingMessage(role="user", content=TextContent(text="hi"))
                 sample = CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=5))

@@ -240,12 +240,14 @@ def _text(text: str) -> dict[str, Any]:
 class LegacyStdio:
     """A server over stdio, line by line. It notes each message it gets in the file named by `PELLUCID_TEST_LOG`.
 
-    It lists what the JSON in `PELLUCID_TEST_LISTING` says, if that is set.
+    It lists what the JSON in `PELLUCID_TEST_LISTING` says, if that is set, and speaks the protocol in
+    `PELLUCID_TEST_PROTOCOL`.
     """
 
     def __init__(self) -> None:
-        self.names = ["echo", "hang", "grow", "die", "ask", "open"]
+        self.names = ["echo", "hang", "grow", "die", "ask", "open", "log"]
         self.held: dict[str, Any] = {}
+        self.hung: dict[str, Any] = {}
         self.listing = json.loads(os.environ.get("PELLUCID_TEST_LISTING", "null"))
 
     def run(self) -> None:
@@ -257,26 +259,36 @@ class LegacyStdio:
                 log.flush()
                 self.take(json.loads(line))
 
-    def take(self, message: dict[str, Any]) -> None:  # noqa: C901  (one case for each message)
+    def take(self, message: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915  (one case for each message)
         """Answer one message."""
         params = message.get("params", {})
         match message.get("method"), params.get("name"):
-            case None, _:  # the answer to the question of `ask`
-                self.say(self.held, result=_text(json.dumps(message.get("result", message.get("error")))))
+            case None, _:  # the answer to the question
+                answer = json.dumps(message.get("result", message.get("error")))
+                self.say(self.held, result={**_text(answer), "contents": [{"uri": "notes://1", "text": answer}]})
+                if self.hung:
+                    self.say(self.hung, result=_text("late"))
             case "initialize", _:
-                self.say(message, result=LEGACY_GREETING)
+                version = os.environ.get("PELLUCID_TEST_PROTOCOL", LEGACY_GREETING["protocolVersion"])
+                self.say(message, result={**LEGACY_GREETING, "protocolVersion": version})
             case "tools/list", _:
                 named = {"tools": [{"name": name, "inputSchema": OBJECT} for name in self.names]}
                 self.say(message, result=self.listing or named)
+            case "resources/read", _:
+                self.held = message
+                self.ask()
             case "tools/call", "hang":
-                pass
+                self.hung = message
             case "tools/call", "die":
                 print("out of memory", file=sys.stderr, flush=True)
                 os._exit(3)
             case "tools/call", "ask":
                 self.held = message
-                question = {"mode": "form", "message": "Which size?", "requestedSchema": FORM}
-                self.send({"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": question})
+                self.ask(**params.get("arguments", {}))
+            case "tools/call", "log":
+                data = {"level": "error", "data": "a line of the server"}
+                self.send({"jsonrpc": "2.0", "method": "notifications/message", "params": data})
+                self.say(message, result=_text("logged"))
             case "tools/call", "open" if not self.held:
                 self.held = message
                 url = {"mode": "url", "message": "Pay.", "url": "https://pay.example/1", "elicitationId": "e1"}
@@ -292,6 +304,11 @@ class LegacyStdio:
                 self.say(message, result=_text(json.dumps(params.get("_meta"))))
             case _ if "id" in message:
                 self.say(message, error={"code": -32601, "message": "unknown method"})
+
+    def ask(self, method: str = "elicitation/create", params: dict[str, Any] | None = None) -> None:
+        """Ask a person, or for something else, before the message that is held is answered."""
+        question = {"mode": "form", "message": "Which size?", "requestedSchema": FORM} if params is None else params
+        self.send({"jsonrpc": "2.0", "id": "q1", "method": method, "params": question})
 
     def say(self, message: dict[str, Any], **answer: Any) -> None:
         """Answer a request."""

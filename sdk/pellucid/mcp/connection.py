@@ -82,6 +82,7 @@ class Connection:
         "_loop",
         "_opening",
         "_owner",
+        "_questions",
         "_reason",
         "_requests",
         "_retired",
@@ -115,6 +116,7 @@ class Connection:
         self._failures = 0
         self._opening = Exchange("initialize", _ignore)
         self._active: set[Exchange] = set()
+        self._questions: dict[anyio.CancelScope, set[Exchange]] = {}
         self._requests = 0
         self._retired = False
         self._settled = anyio.Event()
@@ -286,6 +288,10 @@ class Connection:
     def _release(self, exchange: Exchange) -> None:
         """Count a request as done."""
         self._active.discard(exchange)
+        for scope, calls in self._questions.items():
+            calls.discard(exchange)
+            if not calls:
+                scope.cancel()
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
@@ -405,7 +411,14 @@ class Connection:
     async def _answer(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question for which the server holds a call open, as protocols before 2026-07-28 do."""
         assert self._elicitor is not None
-        return await self._elicitor.respond(params, [each.asking for each in self._active if each.asking is not None])
+        asking = {each: each.asking for each in self._active if each.asking is not None}
+        with anyio.CancelScope() as scope:
+            self._questions[scope] = set(asking)
+            try:
+                return await self._elicitor.respond(params, list(asking.values()))
+            finally:
+                del self._questions[scope]
+        return ElicitResult(action="cancel")  # the calls that it may belong to have ended
 
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

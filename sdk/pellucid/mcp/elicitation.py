@@ -28,7 +28,7 @@ from opentelemetry.trace import Span
 from pydantic import ValidationError
 from typing_extensions import override
 
-from pellucid.approvals.elicitation import LISTENING, Elicitation, InputRequired, Listening
+from pellucid.approvals.elicitation import LISTENING, Elicitation, InputRequired, Listening, issues_of
 from pellucid.context import Identity
 from pellucid.errors import ConfigError, ToolError
 from pellucid.failures import describe
@@ -146,14 +146,16 @@ class Elicitor:
 
     async def respond(self, params: ElicitRequestParams, asking: Sequence[Asking]) -> ElicitResult | ErrorData:
         """Answer a question of a server that holds a call open, which is one of these."""
-        only = asking[0] if len(asking) == 1 else None
+        if not asking:
+            return ElicitResult(action="cancel")
+        first = asking[0]
+        identity = first.identity if all(each.identity == first.identity for each in asking) else None
         is_durable = any(each.listening is not None and each.listening.is_durable for each in asking)
-        span = only.span if only is not None else trace.INVALID_SPAN
+        span = first.span if len(asking) == 1 else trace.INVALID_SPAN
         if self._function is None or is_durable:
             return _recorded(span, params.mode, ElicitResult(action="decline"))
         try:
-            question = self._question(params, only.identity if only is not None else None)
-            return _recorded(span, params.mode, await self._reply(question))
+            return _recorded(span, params.mode, await self._reply(self._question(params, identity)))
         except ToolError as error:
             _logger.warning("%s", error)
             return ErrorData(code=INTERNAL_ERROR, message="the client could not ask")
@@ -218,7 +220,7 @@ class Elicitor:
         if question.schema is None:
             return ElicitResult(action="accept")
         content: dict[str, Any] = dict(reply) if isinstance(reply, Mapping) else {}
-        if issues := Validator(question.schema).issues(content):
+        if issues := issues_of(question.schema, content):
             problem = (
                 f"the answer to a question of MCP server {self._id!r} does not fit its schema: {'; '.join(issues)}"
             )
@@ -251,7 +253,7 @@ def _given(listening: Listening | None) -> Answers:
         return {}
     span, results = trace.get_current_span(), {}
     for key, answer in listening.answers.items():
-        results[key] = _recorded(span, "form" if "content" in answer else "url", ElicitResult.model_validate(answer))
+        results[key] = _recorded(span, listening.modes[key], ElicitResult.model_validate(answer))
     return {"input_responses": dict(results), "request_state": listening.state}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -70,9 +70,11 @@ class Links:
         _trim(known, MAX_LINKS)
         _trim(self._known, MAX_HOLDERS)
 
-    def offered(self, identity: Identity | None) -> Iterable[Tool]:
-        """Return the tool, if the identity has links."""
-        return (self.tool,) if _holder(identity) in self._known else ()
+    def added(self, tools: Sequence[Tool], identity: Identity | None) -> Sequence[Tool]:
+        """Return these tools, and the one for links if the identity has some and no tool of the server has its name."""
+        if _holder(identity) not in self._known or any(tool.name == self.tool.name for tool in tools):
+            return tools
+        return (*tools, self.tool)
 
     async def _run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
         uri = str(arguments["uri"])

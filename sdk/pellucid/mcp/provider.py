@@ -98,7 +98,8 @@ class MCPProvider:
         slo: Share of the listings that should meet the objective, such as 0.99; exported for alerts.
         owner: Who is responsible for the server; a label of its alerts.
         runbook: Address of the server's own runbook; an annotation of its alerts.
-        timeout: Seconds of wall-clock time to connect and to list all pages.
+        timeout: Seconds of wall-clock time to connect and to list all pages; also for each request of `resources()`,
+            `read()`, `prompts()` and `prompt()`.
         call_timeout: Seconds for each tool call; defaults to `Limits.tool_timeout`.
         ttl: Lifetime of a listing in seconds if the server states none, less a jitter of up to a tenth.
         stale_if_error: Seconds after its lifetime during which an old listing is served if a new one fails.
@@ -118,8 +119,8 @@ class MCPProvider:
             `RunResult.elicitations`. A function gets an `Elicitation` and returns the values of a form, True to accept,
             or None to decline; durable runs pause. Protocols before 2026-07-28 do not let a run pause: without a
             function, and in durable runs, questions are declined. Servers are told that nobody answers if it is None.
-        follow_links: Whether a tool that reads resources is offered to an identity once a result has links to some. It
-            reads only these.
+        follow_links: Whether a tool that reads resources, `mcp__<id>__read_resource`, is offered to an identity once a
+            result in this process has links to some. It reads only these.
 
     Raises:
         ConfigError: an option is invalid.
@@ -186,7 +187,7 @@ class MCPProvider:
             ended=self._ended,
         )
         self._attributes = {semconv.MCP_METHOD_NAME: "tools/call", **target.attributes}
-        self._library = Library(id, self._connection, target.attributes)
+        self._library = Library(id, self._connection, target.attributes, timeout)
         read = {**self._attributes, semconv.MCP_METHOD_NAME: "resources/read"}
         self._links = Links(id, self.read, read) if follow_links else None
         self._catalogs = self._new_catalogs()
@@ -302,7 +303,7 @@ class MCPProvider:
             DiscoveryError: the server could not be reached or did not list its tools.
         """
         tools = await self._catalog(ctx.identity).list_tools(ctx)
-        return tools if self._links is None else (*tools, *self._links.offered(ctx.identity))
+        return tools if self._links is None else self._links.added(tools, ctx.identity)
 
     async def resources(self, *, identity: Identity | None = None) -> tuple[Resource, ...]:
         """Return the server's resources; none if it offers none.

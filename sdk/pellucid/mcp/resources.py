@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import anyio
 from mcp import Client
 from mcp_types import BlobResourceContents, TextResourceContents
 from opentelemetry import trace
@@ -78,6 +79,7 @@ class Library:
         server: The provider's id.
         connect: Returns the connection of an identity.
         attributes: Span attributes of the server.
+        timeout: Seconds for each of them.
     """
 
     def __init__(
@@ -85,10 +87,12 @@ class Library:
         server: str,
         connect: Callable[[Identity | None], Awaitable[Connection]],
         attributes: Mapping[str, AttributeValue],
+        timeout: float | None,
     ) -> None:
         self._server = server
         self._connect = connect
         self._attributes = {semconv.PROVIDER_ID: server, **attributes}
+        self._timeout = timeout
 
     async def resources(self, identity: Identity | None) -> tuple[Resource, ...]:
         """Return all resources; none if the server offers none.
@@ -227,10 +231,22 @@ class Library:
             raise ToolError(problem, error_type="unsupported_request")
 
     @contextmanager
+    def _within_time(self, method: str) -> Iterator[None]:
+        with anyio.move_on_after(self._timeout) as limit:
+            yield
+        if limit.cancelled_caught:
+            problem = f"MCP server {self._server!r} did not answer {method} within {self._timeout:g} s"
+            raise ToolError(problem, error_type="timeout", error_kind="timeout")
+
+    @contextmanager
     def _span(
         self, method: str, target: str, attributes: Mapping[str, AttributeValue]
     ) -> Iterator[Callable[[JSONValue], None]]:
-        """Yield the function that records the output, within a span."""
+        """Yield the function that records the output, within a span and the time limit.
+
+        Raises:
+            ToolError: the time is over.
+        """
         scope = current_scope()
         tracer = scope.tracer if scope.tracer is not None else trace.NoOpTracer()
         clean = {name: scope.text(str(value)) for name, value in attributes.items()}
@@ -247,7 +263,8 @@ class Library:
 
         with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             try:
-                yield record
+                with self._within_time(method):
+                    yield record
             except BaseException as error:
                 span.set_status(Status(StatusCode.ERROR))
                 kind = error_type_of(error) if isinstance(error, Exception) else "cancelled"

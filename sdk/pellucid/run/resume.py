@@ -166,7 +166,9 @@ def check_answer(request: ApprovalRequest, decision: Decision) -> None:
     """
     if request.input_schema is None or not decision.approved:
         return
-    if issues := Validator(request.input_schema).issues(decision.arguments or {}):
+    from pellucid.approvals.elicitation import issues_of
+
+    if issues := issues_of(request.input_schema, decision.arguments or {}):
         raise CheckpointError(
             f"the answer to elicitation {request.approval_id!r} does not fit the schema of the question: "
             f"{'; '.join(issues)}; pass Decision(arguments=...) that do, or approved=False to decline"

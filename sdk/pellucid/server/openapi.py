@@ -54,6 +54,7 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         reason={"type": ["string", "null"]},
         expiresAt=_NUMBER,
         annotations={"type": "object"},
+        elicitation=_object(["mode"], mode={"enum": ["form", "url"]}, url=_TEXT, inputSchema={"type": "object"}),
     ),
     "ExternalCall": _object(
         ["resultId", "toolName", "status"],

@@ -37,6 +37,7 @@ def elicited(handler: Handler) -> Handler:
             can_pause=run.nesting.may_wait and not run.setup.is_standalone,
             is_durable=run.journal.is_durable,
             answers=context.get("answers", {}),
+            modes=context.get("modes", {}),
             state=context.get("state"),
         )
         with _listening(listening):
@@ -111,6 +112,7 @@ def _suspended(run: Run, b: Boundary, call: Call, asked: InputRequired, number: 
         approvals=list(requests.values()),
         context={
             "keys": {request.approval_id: key for key, request in requests.items()},
+            "modes": {key: question.mode for key, question in asked.questions.items()},
             "answers": {},
             "state": asked.state,
             "round": number,
