@@ -149,7 +149,7 @@ async def test_idle_connections_close(server: TenantServer, url: str) -> None:
 
 async def test_a_connection_whose_request_waits_for_headers_is_not_idle(url: str) -> None:
     """A slow function for headers does not cost the connection that its request is about to use."""
-    is_slow, closed = False, []
+    is_slow, closed = False, list[object]()
 
     async def headers(identity: Identity | None) -> dict[str, str]:
         open_now = [each for each in provider._connections if each.usable]  # not public: nothing else tells

@@ -13,7 +13,8 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.semconv.servers import PROMPT_NAME, STREAMS
+from pellucid.semconv.resources import PROMPT_NAME
+from pellucid.semconv.servers import STREAMS
 from pellucid.telemetry import CapturedValue, Scope
 from pellucid.telemetry.labels import MAX_LENGTH
 from pellucid.text import excerpt
