@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from pellucid.context import Identity
-from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject
 
 Mode: TypeAlias = Literal["form", "url"]
@@ -68,23 +67,6 @@ class Listening:
     answers: Mapping[str, JSONObject] = field(default_factory=dict)
     modes: Mapping[str, Mode] = field(default_factory=dict)
     state: str | None = None
-
-
-_FLAT: Final = Validator(
-    {
-        "type": "object",
-        "additionalProperties": {
-            "type": ["string", "number", "boolean", "null", "array"],
-            "items": {"type": "string"},
-        },
-    }
-)
-"""What the protocol lets an answer be."""
-
-
-def issues_of(schema: JSONObject, answer: JSONObject) -> list[str]:
-    """Return why an answer does not fit the schema of its question, or the protocol, without its values."""
-    return Validator(schema).issues(answer) or _FLAT.issues(answer)
 
 
 LISTENING: Final[ContextVar[Listening | None]] = ContextVar("pellucid_elicitation", default=None)

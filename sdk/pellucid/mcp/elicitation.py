@@ -28,13 +28,14 @@ from opentelemetry.trace import Span
 from pydantic import ValidationError
 from typing_extensions import override
 
-from pellucid.approvals.elicitation import LISTENING, Elicitation, InputRequired, Listening, issues_of
+from pellucid.approvals.elicitation import LISTENING, Elicitation, InputRequired, Listening
 from pellucid.context import Identity
 from pellucid.errors import ConfigError, ToolError
 from pellucid.failures import describe
 from pellucid.mcp.exchange import Asking, Refused
 from pellucid.semconv.elicitation import ELICITATION_ACTION, ELICITATION_ANSWERED, ELICITATION_MODE
 from pellucid.text import excerpt
+from pellucid.tools.answers import issues_of
 from pellucid.tools.schema import Validator
 from pellucid.tools.tool import CallKind, RenamedTool, Tool
 from pellucid.types import JSONObject

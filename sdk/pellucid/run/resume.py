@@ -166,7 +166,7 @@ def check_answer(request: ApprovalRequest, decision: Decision) -> None:
     """
     if request.input_schema is None or not decision.approved:
         return
-    from pellucid.approvals.elicitation import issues_of
+    from pellucid.tools.answers import issues_of
 
     if issues := issues_of(request.input_schema, decision.arguments or {}):
         raise CheckpointError(
