@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -35,6 +37,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.reliability import CircuitBreaker, Rule, retry
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from pellucid.tools.lock import ToolLock
 from pellucid_instrumentation import instrument_server
 from support.nats_server import Admin
 from support.processes import PATIENCE
@@ -136,7 +139,7 @@ async def normal(telemetry: Telemetry, hub: Hub) -> None:
 
 
 async def changing(telemetry: Telemetry, hub: Hub) -> None:
-    """Run an agent whose hub lists other tools in its second iteration than in its first."""
+    """Run an agent whose hub lists other tools in its second iteration than in its first, and than in the lock file."""
 
     def answer(request: ModelRequest) -> Any:
         if request.messages[-1].role != "user":
@@ -145,7 +148,10 @@ async def changing(telemetry: Telemetry, hub: Hub) -> None:
         hub.provider.invalidate()
         return ToolCall("search", {}, "c1")
 
-    agent = Agent("support", model=FunctionModel(answer), providers=[hub.provider], telemetry=telemetry)
+    options: Any = {"providers": [hub.provider], "telemetry": telemetry, "on_change": "report"}
+    with TemporaryDirectory() as folder:
+        ToolLock({}).write(Path(folder) / "pellucid.lock")
+        agent = Agent("support", model=FunctionModel(answer), lock=Path(folder) / "pellucid.lock", **options)
     await agent.run("go")
 
 
