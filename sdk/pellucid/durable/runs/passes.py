@@ -219,7 +219,7 @@ async def _wait(
             id=request.approval_id,
             tool=request.tool_name,
             tool_call_id=request.tool_call_id,
-            request={name: value for name, value in asdict(request).items() if (name, value) != ("annotations", None)},
+            request={name: value for name, value in asdict(request).items() if value is not None},
             kind="approval",
             timeout=max(0.0, request.expires_at - request.requested_at) if request.expires_at is not None else None,
         )
