@@ -364,6 +364,24 @@ async def test_nested_values(elicitation: Any) -> None:
     assert len(asking.calls) == 1
 
 
+@pytest.mark.parametrize("elicitation", ["pause", lambda _: {"word": "wombat"}])
+async def test_answers_are_not_recorded(telemetry: Captured, monkeypatch: pytest.MonkeyPatch, elicitation: Any) -> None:
+    """Neither in spans nor in events or log lines, also where all content is."""
+    monkeypatch.setenv("PELLUCID_CAPTURE", "full")
+    asking, agent = agent_of("quiet", elicitation)
+    async with agent:
+        done = await within(agent.run("A word."))
+        if done.elicitations:
+            answer = Decision(done.elicitations[0].approval_id, approved=True, arguments={"word": "wombat"})
+            done = await within(agent.resume(passed_on(done.checkpoint), decisions=[answer]))
+    assert asking.calls[1] == ("quiet", {"q": {"action": "accept", "content": {"word": "wombat"}}})
+    assert done.output == "Done."
+    spans = [(attributes(span), [dict(event.attributes or {}) for event in span.events]) for span in telemetry.spans]
+    recorded = repr((spans, telemetry.events, telemetry.logs))
+    assert "A word." in recorded
+    assert "wombat" not in recorded
+
+
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_server_that_wants_an_address_opened_first(tmp_path: Path, approved: bool) -> None:
     """As servers of protocol 2025-11-25 do by an error: the run pauses, and then the call is made again, or not."""

@@ -48,7 +48,7 @@ class AskingServer:
         self.server: Server[Any] = Server("asking", on_list_tools=self._list, on_call_tool=self._call)
 
     async def _list(self, ctx: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
-        names = ("order", "sign", "both", "twice", "sample", "later", "broken", "nested", "roots")
+        names = ("order", "sign", "both", "twice", "sample", "later", "broken", "nested", "roots", "quiet")
         return ListToolsResult(tools=[tool_of(name) for name in names])
 
     async def _call(
@@ -62,9 +62,9 @@ class AskingServer:
         self.can_ask.append(capabilities is not None and capabilities.elicitation is not None)
         if (asked := self._asked(params.name, params.request_state)) is not None:
             return asked
-        return CallToolResult(content=[TextContent(text=json.dumps(answers))])
+        return CallToolResult(content=[TextContent(text="kept" if params.name == "quiet" else json.dumps(answers))])
 
-    def _asked(self, name: str, state: str | None) -> InputRequiredResult | None:  # noqa: PLR0911  (one for each tool)
+    def _asked(self, name: str, state: str | None) -> InputRequiredResult | None:  # noqa: C901, PLR0911  (one for each tool)
         form = ElicitRequest(params=ElicitRequestFormParams(message="Which size?", requested_schema=SIZE))
         sign = ElicitRequest(params=ElicitRequestURLParams(message="Sign.", url="https://sign.example/7"))
         match name, state:
@@ -83,6 +83,10 @@ class AskingServer:
                 schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "["}}}
                 bad = ElicitRequest(params=ElicitRequestFormParams(message="?", requested_schema=schema))
                 return InputRequiredResult(input_requests={"q": bad}, request_state="broken")
+            case "quiet", None:
+                schema = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+                word = ElicitRequest(params=ElicitRequestFormParams(message="Which word?", requested_schema=schema))
+                return InputRequiredResult(input_requests={"q": word}, request_state="quiet")
             case "nested", None:
                 schema = {"type": "object", "properties": {"at": {"type": "object"}}}
                 deep = ElicitRequest(params=ElicitRequestFormParams(message="?", requested_schema=schema))
