@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
 
 from pellucid import Agent, ConfigError, Decision, Identity, Limits, TextPart, ToolCall, semconv
 from pellucid.approvals.elicitation import Elicitation
@@ -240,6 +242,12 @@ async def test_what_servers_ask_for(tool: str, elicitation: Any, problem: str | 
     assert problem is None or problem in str(result.response)
 
 
+def test_the_protocol_is_checked() -> None:
+    """When the provider is made."""
+    with pytest.raises(ConfigError, match="'shop': protocol='2025-11-25' must be 'auto' or 'legacy'"):
+        MCPProvider.connect(AskingServer().server, id="shop", protocol="2025-11-25")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("elicitation", ["yes", 7])
 def test_the_option_is_checked(elicitation: Any) -> None:
     """When the provider is made."""
@@ -289,6 +297,25 @@ async def test_a_server_that_holds_the_call_open(tmp_path: Path, elicitation: An
     async with agent:
         done = await within(agent.run("Order one."))
     assert json.loads(answer_of(done)) == answer
+
+
+async def test_a_server_whose_tools_ask_by_a_request() -> None:
+    """A server of the SDK that has both protocols can be asked for the older one, in which its tools may do so."""
+    server = MCPServer("shop")
+
+    class Size(BaseModel):
+        size: str
+
+    @server.tool(structured_output=False)
+    async def order(ctx: Context) -> str:
+        """Order one."""
+        asked: Any = await ctx.elicit("Which size?", Size)
+        return str(asked.data.size)
+
+    provider = MCPProvider.connect(server, id="shop", elicitation=lambda _: {"size": "M"}, protocol="legacy")
+    async with Agent("a", model=ScriptedModel(ToolCall("order", {}, "c1"), "Done."), providers=[provider]) as agent:
+        done = await within(agent.run("Order one."))
+    assert answer_of(done) == "M"
 
 
 async def test_a_durable_run_whose_call_is_held_open(tmp_path: Path, store: RunStore) -> None:

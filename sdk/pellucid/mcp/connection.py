@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -59,6 +59,7 @@ class Connection:
     Args:
         target: The way to the server.
         limits: Most bytes that the server may send.
+        protocol: `legacy` opens a session of a protocol before 2026-07-28, although the server may have a newer one.
         elicitor: What answers the server's questions to a person; without, it is told that nobody does.
         expire: Called when the listed tools may be out of date: with `changed=True` when the server announces a change,
             without arguments when it can no longer announce one.
@@ -82,6 +83,7 @@ class Connection:
         "_loop",
         "_opening",
         "_owner",
+        "_protocol",
         "_questions",
         "_reason",
         "_requests",
@@ -99,6 +101,7 @@ class Connection:
         *,
         limits: ByteLimits,
         elicitor: Elicitor | None = None,
+        protocol: Literal["auto", "legacy"] = "auto",
         expire: Callable[..., None],
         ended: Callable[[Connection], None],
     ) -> None:
@@ -106,6 +109,7 @@ class Connection:
         self.notified = False
         self._target = target
         self._elicitor = elicitor
+        self._protocol = protocol
         self._expire = expire
         self._link = Link(ended=self._end, limits=limits)
         self._session = Session()
@@ -353,6 +357,7 @@ class Connection:
         try:
             client = (Client if self._elicitor is None else AskingClient)(
                 self._target.reach(self._link, self._target.holder),
+                mode=self._protocol,
                 cache=None,  # the provider caches listings and records that on its spans
                 message_handler=self._receive,
                 client_info=Implementation(name="pellucid", version=__version__),

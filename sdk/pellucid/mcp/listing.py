@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from mcp import Client
 from mcp_types import ListToolsResult
@@ -41,6 +41,7 @@ class Plan:
     """How a provider connects and lists; `MCPProvider` documents the options.
 
     Attributes:
+        protocol: `legacy` for a protocol before 2026-07-28.
         elicitor: What answers the server's questions to a person.
         build: Builds tools from the server's tools, and rejects an invalid list.
         attributes: Span attributes of a `tools/list` request.
@@ -63,12 +64,15 @@ class Plan:
     tell_model: bool
     limits: ByteLimits
     elicitor: Elicitor | None
+    protocol: Literal["auto", "legacy"]
     build: Callable[[list[ServerTool | InvalidTool]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection], None]
 
     def __post_init__(self) -> None:
+        if self.protocol not in ("auto", "legacy"):
+            raise ConfigError(f"MCPProvider {self.id!r}: protocol={self.protocol!r} must be 'auto' or 'legacy'")
         if not self.id:
             raise ConfigError("MCPProvider(id=''): give the server a name; spans, metrics and tool names carry it")
         owner = f"MCPProvider {self.id!r}"

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from shutil import which
 from types import TracebackType
-from typing import Any, Final, Self, TextIO, TypedDict, Unpack
+from typing import Any, Final, Literal, Self, TextIO, TypedDict, Unpack
 
 import anyio
 from mcp import StdioServerParameters
@@ -75,6 +75,7 @@ class Options(TypedDict, total=False):
     max_result_bytes: int
     elicitation: Elicit | None
     follow_links: bool
+    protocol: Literal["auto", "legacy"]
 
 
 class MCPProvider:
@@ -121,6 +122,8 @@ class MCPProvider:
             function, and in durable runs, questions are declined. Servers are told that nobody answers if it is None.
         follow_links: Whether a tool that reads resources, `mcp__<id>__read_resource`, is offered to an identity once a
             result in this process has links to some. It reads only these.
+        protocol: `legacy` opens a session of a protocol before 2026-07-28 with a server that has both, for tools that
+            ask by a request of their own (`ctx.elicit()`), which the newer one does not have.
 
     Raises:
         ConfigError: an option is invalid.
@@ -153,6 +156,7 @@ class MCPProvider:
         max_result_bytes: int = MAX_RESULT_BYTES,
         elicitation: Elicit | None = None,
         follow_links: bool = False,
+        protocol: Literal["auto", "legacy"] = "auto",
     ) -> None:
         self.id = id
         self.kind = target.kind
@@ -181,6 +185,7 @@ class MCPProvider:
             tell_model=tell_model,
             limits=ByteLimits.of(id, listing=max_listing_bytes, result=max_result_bytes),
             elicitor=self._elicitor,
+            protocol=protocol,
             build=self._build,
             attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,

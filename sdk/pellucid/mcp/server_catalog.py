@@ -83,7 +83,12 @@ class ServerCatalog(DiscoveryProvider):
         plan = self._plan
         expire = partial(self._expire, _KEY)
         connection = Connection(
-            plan.target, limits=plan.limits, elicitor=plan.elicitor, expire=expire, ended=plan.ended
+            plan.target,
+            limits=plan.limits,
+            elicitor=plan.elicitor,
+            protocol=plan.protocol,
+            expire=expire,
+            ended=plan.ended,
         )
         plan.opened(connection)
         try:
