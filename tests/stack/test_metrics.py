@@ -120,7 +120,7 @@ def test_no_rule_fails(prometheus: PrometheusServer) -> None:
         groups = prometheus.api("rules")["groups"]
         return [rule for group in groups for rule in group["rules"] if rule["health"] != "ok"]
 
-    until(lambda: not unevaluated(), 60, "rules")
+    until(lambda: not unevaluated(), PATIENCE, "rules")  # groups of long windows are evaluated every 2 min
 
 
 LONGEST_FOR: Final = 300.0
