@@ -19,6 +19,7 @@ from pellucid_dashboards.rules import Thresholds, render
 from support import alert_scenes
 from support.alertmanager_server import Webhook, alertmanager_server, serving, webhook
 from support.otlp_receiver import Receiver, otlp_receiver
+from support.ports import free_port
 from support.processes import python
 from support.prometheus_server import PrometheusServer, prometheus_server, scrape_config
 from support.scene_process import SceneProcess
@@ -36,9 +37,8 @@ class Application:
         self.scene = scene
         self._endpoint = endpoint
         self._log = folder / f"{scene}.log"
-        self._port = "0"
+        self._port = str(free_port())  # it is started again there, and nobody is given the port meanwhile
         self.url = self.start()
-        self._port = str(urlsplit(self.url).port)
 
     def start(self) -> str:
         """Start it and return its URL once it serves."""
