@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, Final
 
 from pellucid.tools import Tool, ToolAnnotations
+from pellucid.tools.eliciting import ElicitingTool
 from pellucid.tools.provider_tool import ProviderTool
-from pellucid.tools.tool import Builtin, CallKind, Hub, Mcp, ToolSource
+from pellucid.tools.tool import Builtin, Hub, Mcp, ToolSource
 
 _OPTIONS: Final = ("serial", "idempotent", "lazy", "tags", "execution", "pending", "attributes", "output_schema")
 
@@ -29,16 +29,7 @@ def tools_of(catalog: Mapping[str, Any], stand_in: Callable[[Tool], Tool]) -> It
         if "vendor" in item:
             yield ProviderTool(vendor=item["vendor"], type=item["type"], options=item.get("options", {}), **known)
         else:
-            yield stand_in(TapedTool(run=_unused, **known))
-
-
-class TapedTool(Tool):
-    """Recorded tool, whose server may have asked a person."""
-
-    @cached_property
-    def call_kind(self) -> CallKind:
-        """What decides through which links a call passes."""
-        return CallKind(False, self.execution, self.serial, self.needs_approval is not False, elicits=True)
+            yield stand_in(ElicitingTool(run=_unused, **known))
 
 
 async def _unused(arguments: Any, ctx: Any) -> None:

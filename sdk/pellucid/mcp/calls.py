@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from mcp import Client
 from mcp_types import CallToolResult
@@ -24,6 +25,13 @@ from pellucid.mcp.exchange import Asking, Exchange, Refused, ServerGone, Session
 from pellucid.mcp.listing import trace_context
 from pellucid.response_limits import ResponseRefused
 from pellucid.types import JSONObject, JSONValue
+
+T = TypeVar("T")
+
+FAILURES: Final = (ServerGone, DiscoveryError, Refused, ResponseRefused, HeadersFailed)
+"""Errors of a request, for `failure_of_call`."""
+
+Failure: TypeAlias = ServerGone | DiscoveryError | Refused | ResponseRefused | HeadersFailed
 
 
 async def call(
@@ -71,25 +79,28 @@ async def call(
             exchange.asking = Asking(LISTENING.get(), ctx.identity, span)
         return await connection.request(exchange, send)
 
-    async def retried(answers: Answers) -> CallToolResult:
-        try:
-            return await request(answers)
-        except SessionUnknown:
-            return await request(answers)
+    def retried(answers: Answers) -> Awaitable[CallToolResult]:
+        return repeated(partial(request, answers))
 
     span = trace.get_current_span()
     try:
         result = await (retried({}) if elicitor is None else elicitor.ask(retried, ctx.identity))
-    except (ServerGone, DiscoveryError, Refused, ResponseRefused, HeadersFailed) as error:
+    except FAILURES as error:
         if isinstance(error, Refused) and error.code is not None:
             set_attribute(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
         raise failure_of_call(server, error) from error.__cause__ if isinstance(error, Refused) else error
     return to_value(result)
 
 
-def failure_of_call(
-    server: str, error: ServerGone | DiscoveryError | Refused | ResponseRefused | HeadersFailed
-) -> ToolError:
+async def repeated(request: Callable[[], Awaitable[T]]) -> T:
+    """Make a request, and once more if the server did not process it because it no longer knows the session."""
+    try:
+        return await request()
+    except SessionUnknown:
+        return await request()
+
+
+def failure_of_call(server: str, error: Failure) -> ToolError:
     """Convert an error of a request to one that the model reads."""
     match error:
         case ServerGone():

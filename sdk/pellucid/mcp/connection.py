@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -32,7 +32,7 @@ from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
 from pellucid.mcp.credentials import HeadersFailed
-from pellucid.mcp.elicitation import AskingClient, Elicitor
+from pellucid.mcp.elicitation import AskingClient, Elicitor, Questions
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.link import Link
 from pellucid.mcp.metrics import Request, Session
@@ -40,6 +40,9 @@ from pellucid.mcp.transports import Target
 from pellucid.version import __version__
 
 T = TypeVar("T")
+
+Negotiation: TypeAlias = Literal["auto", "legacy"]
+"""Newest protocol that the server has, or one before 2026-07-28."""
 
 LISTEN_TIMEOUT: Final = 5.0
 """Seconds to subscribe to changes of the tool list."""
@@ -75,7 +78,6 @@ class Connection:
         "_client",
         "_close_requested",
         "_closing",
-        "_elicitor",
         "_expire",
         "_failure",
         "_failures",
@@ -101,14 +103,13 @@ class Connection:
         *,
         limits: ByteLimits,
         elicitor: Elicitor | None = None,
-        protocol: Literal["auto", "legacy"] = "auto",
+        protocol: Negotiation = "auto",
         expire: Callable[..., None],
         ended: Callable[[Connection], None],
     ) -> None:
         self.lost = False
         self.notified = False
         self._target = target
-        self._elicitor = elicitor
         self._protocol = protocol
         self._expire = expire
         self._link = Link(ended=self._end, limits=limits)
@@ -120,7 +121,7 @@ class Connection:
         self._failures = 0
         self._opening = Exchange("initialize", _ignore)
         self._active: set[Exchange] = set()
-        self._questions: dict[anyio.CancelScope, set[Exchange]] = {}
+        self._questions = Questions(elicitor) if elicitor is not None else None
         self._requests = 0
         self._retired = False
         self._settled = anyio.Event()
@@ -292,10 +293,8 @@ class Connection:
     def _release(self, exchange: Exchange) -> None:
         """Count a request as done."""
         self._active.discard(exchange)
-        for scope, calls in self._questions.items():
-            calls.discard(exchange)
-            if not calls:
-                scope.cancel()
+        if self._questions is not None:
+            self._questions.release(exchange)
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
@@ -355,13 +354,13 @@ class Connection:
     async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
         token = otel_context.attach(parent)
         try:
-            client = (Client if self._elicitor is None else AskingClient)(
+            client = (Client if self._questions is None else AskingClient)(
                 self._target.reach(self._link, self._target.holder),
                 mode=self._protocol,
                 cache=None,  # the provider caches listings and records that on its spans
                 message_handler=self._receive,
                 client_info=Implementation(name="pellucid", version=__version__),
-                elicitation_callback=self._answer if self._elicitor is not None else None,
+                elicitation_callback=self._answer if self._questions is not None else None,
             )
             with self._opening.observed():
                 await stack.enter_async_context(client)
@@ -415,15 +414,8 @@ class Connection:
 
     async def _answer(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question for which the server holds a call open, as protocols before 2026-07-28 do."""
-        assert self._elicitor is not None
-        asking = {each: each.asking for each in self._active if each.asking is not None}
-        with anyio.CancelScope() as scope:
-            self._questions[scope] = set(asking)
-            try:
-                return await self._elicitor.respond(params, list(asking.values()))
-            finally:
-                del self._questions[scope]
-        return ElicitResult(action="cancel")  # the calls that it may belong to have ended
+        assert self._questions is not None
+        return await self._questions.answer(params, self._active)
 
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypedDict
 
@@ -32,12 +31,11 @@ from pellucid.approvals.elicitation import LISTENING, Elicitation, InputRequired
 from pellucid.context import Identity
 from pellucid.errors import ConfigError, ToolError
 from pellucid.failures import describe
-from pellucid.mcp.exchange import Asking, Refused
+from pellucid.mcp.exchange import Asking, Exchange, Refused
 from pellucid.semconv.elicitation import ELICITATION_ACTION, ELICITATION_ANSWERED, ELICITATION_MODE
 from pellucid.text import excerpt
 from pellucid.tools.answers import issues_of
 from pellucid.tools.schema import Validator
-from pellucid.tools.tool import CallKind, RenamedTool, Tool
 from pellucid.types import JSONObject
 
 Reply: TypeAlias = JSONObject | bool | None
@@ -74,20 +72,6 @@ class AskingClient(Client):
     @override
     async def _drive_input_required(self, first: Any, retry: Any) -> Any:
         return Asked(content=[], asked=first) if isinstance(first, InputRequiredResult) else first
-
-
-class AskingTool(Tool):
-    """Tool of a server that may ask a person."""
-
-    @cached_property
-    def call_kind(self) -> CallKind:
-        """What decides through which links a call passes."""
-        kind = CallKind(False, self.execution, self.serial, self.needs_approval is not False)
-        return kind._replace(elicits=True)
-
-
-class RenamedAskingTool(AskingTool, RenamedTool):
-    """The same, for a tool whose name has characters that people do not see."""
 
 
 class Elicitor:
@@ -227,6 +211,36 @@ class Elicitor:
             )
             raise ToolError(problem, error_type="elicitation_failed")
         return ElicitResult(action="accept", content=content)
+
+
+class Questions:
+    """Questions for which a server holds calls open; one ends when all calls have that it may belong to.
+
+    Args:
+        elicitor: What answers them.
+    """
+
+    def __init__(self, elicitor: Elicitor) -> None:
+        self._elicitor = elicitor
+        self._open: dict[anyio.CancelScope, set[Exchange]] = {}
+
+    async def answer(self, params: ElicitRequestParams, active: Iterable[Exchange]) -> ElicitResult | ErrorData:
+        """Answer a question of a server that works on these requests."""
+        asking = {each: each.asking for each in active if each.asking is not None}
+        with anyio.CancelScope() as scope:
+            self._open[scope] = set(asking)
+            try:
+                return await self._elicitor.respond(params, list(asking.values()))
+            finally:
+                del self._open[scope]
+        return ElicitResult(action="cancel")
+
+    def release(self, exchange: Exchange) -> None:
+        """End the questions that no other request than this one may have."""
+        for scope, calls in self._open.items():
+            calls.discard(exchange)
+            if not calls:
+                scope.cancel()
 
 
 def _required(refused: Refused) -> InputRequiredResult:

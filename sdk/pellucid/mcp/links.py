@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry.util.types import AttributeValue
 
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.context import Identity, ToolContext
 from pellucid.errors import ToolError
 from pellucid.mcp.names import exposed_names
@@ -45,7 +45,7 @@ class Links:
     def __init__(self, server: str, read: Callable[..., Any], attributes: Mapping[str, AttributeValue]) -> None:
         self._server = server
         self._read = read
-        self._known: OrderedDict[Identity | None, OrderedDict[str, None]] = OrderedDict()
+        self._known: BoundedMap[Identity | None, BoundedMap[str, bool]] = BoundedMap(MAX_HOLDERS)
         self.tool = LinkTool(
             name=exposed_names(["read_resource"], server, prefix=True)["read_resource"],
             description=f"Read a resource that a result of a tool of {server} links to, by its uri.",
@@ -62,23 +62,19 @@ class Links:
         uris = [part.uri for part in parts if isinstance(part, UriPart)]
         if not uris:
             return
-        known = self._known.setdefault(_holder(identity), OrderedDict())
-        self._known.move_to_end(_holder(identity))
+        known = self._known.setdefault(_holder(identity), BoundedMap(MAX_LINKS))
         for uri in uris:
-            known[uri] = None
-            known.move_to_end(uri)
-        _trim(known, MAX_LINKS)
-        _trim(self._known, MAX_HOLDERS)
+            known.put(uri, True)
 
     def added(self, tools: Sequence[Tool], identity: Identity | None) -> Sequence[Tool]:
         """Return these tools, and the one for links if the identity has some and no tool of the server has its name."""
-        if _holder(identity) not in self._known or any(tool.name == self.tool.name for tool in tools):
+        if self._known.get(_holder(identity)) is None or any(tool.name == self.tool.name for tool in tools):
             return tools
         return (*tools, self.tool)
 
     async def _run(self, arguments: JSONObject, ctx: ToolContext) -> Any:
-        uri = str(arguments["uri"])
-        if uri not in self._known.get(_holder(ctx.identity), ()):
+        uri, known = str(arguments["uri"]), self._known.get(_holder(ctx.identity))
+        if known is None or known.get(uri) is None:
             raise ToolError(
                 f"No result of a tool of {self._server!r} has a link to {uri[:256]!r}. Use a link as it is written.",
                 error_type="unknown_link",
@@ -91,8 +87,3 @@ class Links:
 
 def _holder(identity: Identity | None) -> Identity | None:
     return replace(identity, conversation_id=None) if identity is not None else None
-
-
-def _trim(kept: OrderedDict[Any, Any], most: int) -> None:
-    while len(kept) > most:
-        kept.popitem(last=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from mcp import Client
 from mcp_types import ListToolsResult
@@ -20,7 +20,7 @@ from pellucid.concurrency.race import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
-from pellucid.mcp.connection import Connection
+from pellucid.mcp.connection import Connection, Negotiation
 from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.elicitation import Elicitor
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
@@ -64,7 +64,7 @@ class Plan:
     tell_model: bool
     limits: ByteLimits
     elicitor: Elicitor | None
-    protocol: Literal["auto", "legacy"]
+    protocol: Negotiation
     build: Callable[[list[ServerTool | InvalidTool]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from shutil import which
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TextIO, TypedDict, Unpack
+from typing import Any, Final, Self, TextIO, TypedDict, Unpack
 
 import anyio
 from mcp import StdioServerParameters
@@ -26,9 +26,9 @@ from pellucid.context import DiscoveryContext, Identity, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.annotations import annotations_of
 from pellucid.mcp.calls import call
-from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
+from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection, Negotiation
 from pellucid.mcp.credentials import Auth, Credentials, Headers
-from pellucid.mcp.elicitation import AskingTool, Elicit, Elicitor, RenamedAskingTool
+from pellucid.mcp.elicitation import Elicit, Elicitor
 from pellucid.mcp.exchange import ByteLimits
 from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.links import Links
@@ -42,6 +42,7 @@ from pellucid.messages import Message, Part
 from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
+from pellucid.tools.eliciting import ElicitingTool, RenamedElicitingTool
 from pellucid.tools.hidden import visible
 from pellucid.tools.tool import BrokenTool, NeedsApproval, OnInvalidOutput, RenamedTool
 from pellucid.types import JSONObject, JSONValue
@@ -75,7 +76,7 @@ class Options(TypedDict, total=False):
     max_result_bytes: int
     elicitation: Elicit | None
     follow_links: bool
-    protocol: Literal["auto", "legacy"]
+    protocol: Negotiation
 
 
 class MCPProvider:
@@ -156,7 +157,7 @@ class MCPProvider:
         max_result_bytes: int = MAX_RESULT_BYTES,
         elicitation: Elicit | None = None,
         follow_links: bool = False,
-        protocol: Literal["auto", "legacy"] = "auto",
+        protocol: Negotiation = "auto",
     ) -> None:
         self.id = id
         self.kind = target.kind
@@ -419,7 +420,7 @@ class MCPProvider:
         if isinstance(tool, InvalidTool):
             problem = f"the server's tool {name!r} violates the protocol: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
-        plain, renamed = (Tool, RenamedTool) if self._elicitor is None else (AskingTool, RenamedAskingTool)
+        plain, renamed = (Tool, RenamedTool) if self._elicitor is None else (ElicitingTool, RenamedElicitingTool)
         create = plain if visible(tool.name) == tool.name else partial(renamed, listed_name=tool.name)
         return create(
             name=name,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from mcp import Client
@@ -17,24 +17,20 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import Identity
-from pellucid.errors import DiscoveryError, ToolError
+from pellucid.errors import ToolError
 from pellucid.failures import error_type_of
-from pellucid.mcp.calls import failure_of_call
+from pellucid.mcp.calls import FAILURES, failure_of_call, repeated, set_attribute
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.content import part_of, part_of_resource
-from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.elicitation import Asked
-from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.exchange import Exchange
 from pellucid.mcp.listing import MAX_PAGES, trace_context
 from pellucid.messages import Message, Part
-from pellucid.response_limits import ResponseRefused
 from pellucid.semconv.resources import PROMPT_NAME, RESOURCE_URI
 from pellucid.telemetry import current_scope
 from pellucid.types import JSONValue
 
 T = TypeVar("T")
-
-_SPAN_KIND: Final = SpanKind.CLIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +103,7 @@ class Library:
         pages = await self._pages("resources/list", identity, lambda client: client.server_capabilities.resources, page)
         return tuple(
             Resource(
-                uri=str(item.uri),
+                uri=item.uri,
                 name=item.name,
                 title=item.title,
                 description=item.description,
@@ -209,20 +205,14 @@ class Library:
     async def _send(self, method: str, identity: Identity | None, send: Callable[[Client], Awaitable[T]]) -> T:
         span = trace.get_current_span()
 
-        def set_attribute(name: str, value: AttributeValue) -> None:
-            span.set_attribute(name, value)
-
         async def request() -> T:
             connection = await self._connect(identity)
             span.set_attributes(connection.attributes)
-            return await connection.request(Exchange(method, set_attribute), send)
+            return await connection.request(Exchange(method, partial(set_attribute, span)), send)
 
         try:
-            try:
-                return await request()
-            except SessionUnknown:
-                return await request()
-        except (ServerGone, DiscoveryError, Refused, ResponseRefused, HeadersFailed) as error:
+            return await repeated(request)
+        except FAILURES as error:
             raise failure_of_call(self._server, error) from error
 
     def _check(self, result: object, method: str) -> None:
@@ -252,7 +242,7 @@ class Library:
         clean = {name: scope.text(str(value)) for name, value in attributes.items()}
         name = f"{method} {scope.text(target)}" if target else method
         labels = {semconv.MCP_METHOD_NAME: method, **self._attributes, **clean}
-        span = tracer.start_span(name, kind=_SPAN_KIND, attributes=labels)
+        span = tracer.start_span(name, kind=SpanKind.CLIENT, attributes=labels)
 
         def record(output: JSONValue) -> None:
             if span.is_recording() and scope.policy.mode != "off":
