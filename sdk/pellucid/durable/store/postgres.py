@@ -93,11 +93,11 @@ class PostgresDatabase:
         with self._transaction() as (cursor, _):
             # Two processes that create the same schema at once would fail, also with IF NOT EXISTS.
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
-            version = _version(cursor)
+            version, revision = _version(cursor)
             try:
                 if version == 0:
                     cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-                for statement in schema(self.name, version):
+                for statement in schema(self.name, version, revision):
                     cursor.execute(statement)
                 if version == 0:
                     cursor.execute(self._statements["tune_schema"])
@@ -228,13 +228,18 @@ class PostgresDatabase:
             self._idle.pop().connection.close()
 
 
-def _version(cursor: _Cursor) -> int | str:
-    """Return the version of the schema; 0 if it has no tables of a store."""
-    table = cursor.execute("SELECT to_regclass('schema_version') AS name").fetchone()
-    if table is None or table["name"] is None:
-        return 0
+def _version(cursor: _Cursor) -> tuple[int | str, int]:
+    """Return version and revision of the schema; version 0 if it has no tables of a store."""
+    names = "SELECT to_regclass('schema_version') AS version, to_regclass('schema_revision') AS revision"
+    tables = cursor.execute(names).fetchone()
+    if tables is None or tables["version"] is None:
+        return 0, 0
     row = cursor.execute("SELECT version FROM schema_version").fetchone()
-    return int(row["version"]) if row is not None else OTHER_DATABASE
+    if row is None:
+        return OTHER_DATABASE, 0
+    has_revision = tables["revision"] is not None
+    revision = cursor.execute("SELECT revision FROM schema_revision").fetchone() if has_revision else None
+    return int(row["version"]), 0 if revision is None else int(revision["revision"])
 
 
 def _command(cursor: _Cursor, text: str) -> None:

@@ -79,7 +79,7 @@ class SQLiteDatabase:
                 self._writer = self._connect()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                for statement in schema(self.name, _version(self._writer)):
+                for statement in schema(self.name, *_version(self._writer)):
                     self._writer.execute(statement)
                 self._writer.execute("COMMIT")
             except BaseException:
@@ -187,17 +187,21 @@ class SQLiteDatabase:
             raise TransactionLost(is_transient=code in _TRANSIENT) from error
 
 
-def _version(connection: sqlite3.Connection) -> int | str:
-    """Return the version of the schema; 0 for an empty database."""
+def _version(connection: sqlite3.Connection) -> tuple[int | str, int]:
+    """Return version and revision of the schema; version 0 for an empty database."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
-        return 0
+        return 0, 0
     if connection.execute("PRAGMA application_id").fetchone()[0] == _TELEMETRY_STORE:
-        return "the local store of telemetry, which `pellucid view` and StoreReader read"
+        return "the local store of telemetry, which `pellucid view` and StoreReader read", 0
     if "schema_version" not in tables:
-        return OTHER_DATABASE
+        return OTHER_DATABASE, 0
     row = connection.execute("SELECT version FROM schema_version").fetchone()
-    return OTHER_DATABASE if row is None else int(row[0])
+    if row is None:
+        return OTHER_DATABASE, 0
+    has_revision = "schema_revision" in tables
+    revision = connection.execute("SELECT revision FROM schema_revision").fetchone() if has_revision else None
+    return int(row[0]), 0 if revision is None else int(revision[0])
 
 
 def _execute(connection: sqlite3.Connection) -> Callable[[str, Mapping[str, Any]], Sequence[Row]]:

@@ -11,7 +11,11 @@ from typing import Final
 from pellucid.errors import ConfigError
 
 _SCHEMA_VERSION: Final = 4
-"""Each version has a file, `sql/schema_<version>.sql`, that turns the one before into it."""
+"""Version of the code that works with the schema. Each has a file, `sql/schema_<version>.sql`, that turns the one before
+into it."""
+
+REVISION: Final = 5
+"""What the schema has. Revisions after the version have such files, too, and only add to it."""
 
 OTHER_DATABASE: Final = "the database of something else"
 
@@ -27,12 +31,13 @@ def statements(dialect: str) -> Mapping[str, str]:
     return {name: text.replace("@now", clock) for name, text in texts.items()}
 
 
-def schema(store: str, version: int | str) -> list[str]:
-    """Return the statements that bring the schema of a store to the current version.
+def schema(store: str, version: int | str, revision: int = 0) -> list[str]:
+    """Return the statements that bring the schema of a store to the current revision.
 
     Args:
         store: What errors call it.
         version: Version that it has; 0 if it is empty; what it is if it is no store of durable runs.
+        revision: Revision that it has; 0 if none is noted. A later one is that of a newer Pellucid, and is left alone.
 
     Raises:
         ConfigError: this version of Pellucid does not know it.
@@ -46,7 +51,8 @@ def schema(store: str, version: int | str) -> list[str]:
             f"store {store!r} has schema version {version}, and this version of Pellucid needs {_SCHEMA_VERSION}; "
             f"use another database, or the version of Pellucid that made it"
         )
-    texts = [_COMMENT.sub("", _text(f"schema_{number}.sql")) for number in range(version + 1, _SCHEMA_VERSION + 1)]
+    numbers = range((revision if version == _SCHEMA_VERSION and revision else version) + 1, REVISION + 1)
+    texts = [_COMMENT.sub("", _text(f"schema_{number}.sql")) for number in numbers]
     return [statement.strip() for text in texts for statement in text.split(";") if statement.strip()]
 
 
