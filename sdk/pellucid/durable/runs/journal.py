@@ -15,7 +15,7 @@ from pellucid.context import CancelToken
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.store import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.errors import DuplicateKey, Fenced, JournalError
-from pellucid.run.journal import ANSWER, BEGUN, STARTED, Registration
+from pellucid.run.journal import ANSWER, BEGUN, STARTED, CallAddress, Registration
 from pellucid.types import JSONObject
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ class StoreJournal:
         self._completion = completion
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
+        self._expiries: dict[str, float | None] = {}
+        self._now = claim.run.updated_at  # by the clock of the store
         self._failure: JournalError | None = None
 
     def is_continued_elsewhere(self) -> bool:
@@ -105,7 +107,9 @@ class StoreJournal:
         try:
             register = partial(self._store.register, self._claim, [call], [event])
             unique, entry = self._entry(STARTED, key, started)
-            self.update(await self._guarded(name, partial(register, entries={unique: entry})))
+            lease = await self._guarded(name, partial(register, entries={unique: entry}))
+            self.update(lease)
+            self._expiries[call.id] = self._now + timeout if timeout is not None else None
         except DuplicateKey:
             return await self._guarded(name, partial(self._store.call, call.id))
         return None
@@ -127,13 +131,20 @@ class StoreJournal:
         """
         await self._guarded(f"dispatched {result_id}", partial(self._store.mark_dispatched, result_id))
 
-    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
-        """Return the address and the token with which another process returns a result; None without a server."""
-        completion = self._completion
-        return completion.address(request.result_id, self._claim.run.id, request.expires_at) if completion else None
+    def completion_of(self, request: ExternalRequest) -> CallAddress:
+        """Return address and token of a registered call, None without a server, and its expiry by the store's clock."""
+        call_id, now = request.result_id, self._now
+        if (call := self._calls.get(call_id)) is not None:
+            expires_at = call.expires_at
+        else:
+            expires_at = self._expiries.get(call_id)
+        if self._completion is None:
+            return None, None, expires_at
+        return *self._completion.address(call_id, self._claim.run.id, expires_at, now=now), expires_at
 
     def update(self, lease: Lease) -> None:
-        """Cancel the pass if the run was cancelled."""
+        """Note the time of the store, and cancel the pass if the run was cancelled."""
+        self._now = lease.until - self._claim.lease
         if lease.cancel_reason is not None and self.cancel_reason is None:
             self.cancel_reason = lease.cancel_reason
             self._token.cancel(lease.cancel_reason)

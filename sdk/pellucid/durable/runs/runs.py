@@ -420,6 +420,10 @@ class DurableRuns:
         """
         await self._store.list_runs(limit=1)
 
+    async def now(self) -> float:
+        """Return the time by the clock of the store, in seconds since the epoch, which decides what has expired."""
+        return await self._store.now()
+
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
         return await self._worker.recover()

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from opentelemetry import metrics, trace
@@ -74,6 +75,8 @@ class StoreMetrics:
     async def settled(self, settlement: Settlement, status: CallStatus) -> Settlement:
         """Count a settlement that a caller tried; emit a late result. Return the settlement."""
         self._count_settlement(settlement, status)
+        if settlement.has_expired:
+            self._count_settlement(replace(settlement, outcome="settled"), "expired")
         call = settlement.call
         if settlement.outcome == "late" and call is not None and call.kind == "external":
             self._count(semconv.EXTERNAL_LATE, {semconv.TOOL_NAME: call.tool}, _context(call))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from pellucid.durable.store.records import Changes, RunDue
 from pellucid.durable.store.values import Row
@@ -16,6 +16,10 @@ Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Row]]
 Channel: TypeAlias = Literal["work", "events", "callbacks"]
 """`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended;
 `callbacks` with an empty key: a state is to be delivered."""
+
+
+FULL_DISK: Final = "has a full disk"
+"""`reason` of a `StoreUnavailable`."""
 
 
 class Transaction:
@@ -73,12 +77,16 @@ class TransactionLost(Exception):
     Attributes:
         is_outcome_unknown: Whether it may have been committed.
         is_transient: Whether repeating it can help.
+        is_full: Whether the disk of the database is full.
     """
 
-    def __init__(self, *, is_outcome_unknown: bool = False, is_transient: bool = True) -> None:
+    def __init__(
+        self, *, is_outcome_unknown: bool = False, is_transient: bool = True, is_full: bool = False
+    ) -> None:
         super().__init__()
         self.is_outcome_unknown = is_outcome_unknown
         self.is_transient = is_transient
+        self.is_full = is_full
 
 
 class Database(Protocol):

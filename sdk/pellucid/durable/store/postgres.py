@@ -200,7 +200,11 @@ class PostgresDatabase:
             if cursor is not None:
                 cursor.connection.close()
             self._close_idle()
-            raise TransactionLost(is_outcome_unknown=is_committing) from error
+            # The server has answered that its disk is full: it has rolled back, and repeating does not help.
+            is_full = isinstance(error, psycopg.errors.DiskFull)
+            raise TransactionLost(
+                is_outcome_unknown=is_committing and not is_full, is_transient=not is_full, is_full=is_full
+            ) from error
         except BaseException:
             if cursor is not None:
                 self._roll_back(cursor)

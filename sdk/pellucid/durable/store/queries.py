@@ -29,6 +29,11 @@ from pellucid.durable.store.values import (
 from pellucid.errors import UnknownRun
 
 
+def now(tx: Transaction) -> float:
+    """Return the time by the database's clock."""
+    return float(tx.all("read_clock")[0]["now"])
+
+
 def run(tx: Transaction, run_id: str) -> RunRecord | None:
     """Return a run."""
     row = tx.one("find_run", id=run_id)

@@ -184,7 +184,7 @@ class SQLiteDatabase:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _NOT_A_STORE:
                 raise ConfigError(f"{self.name!r} is not a SQLite database, or a damaged one") from error
-            raise TransactionLost(is_transient=code in _TRANSIENT) from error
+            raise TransactionLost(is_transient=code in _TRANSIENT, is_full=code == sqlite3.SQLITE_FULL) from error
 
 
 def _version(connection: sqlite3.Connection) -> tuple[int | str, int]:

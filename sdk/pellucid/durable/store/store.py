@@ -346,8 +346,8 @@ class RunStore(ConversationMethods, LiveMethods):
     ) -> Settlement:
         """Settle a call; if the run waited for it as its last one, make the run due and wake a worker.
 
-        The first settlement wins; the outcome of a later one says how it compares. A result that comes after the
-        deadline is accepted until `expire` has settled the call.
+        The first settlement wins; the outcome of a later one says how it compares. One that comes after the deadline
+        is late: it settles the call as expired, if nothing has yet.
 
         Args:
             result_id: Id of the result, or of the approval.

@@ -40,7 +40,8 @@ WITH locked AS (
         settlement_trace = :trace
     FROM locked
     WHERE calls.id = :id AND calls.run_id = locked.id AND calls.settled_at IS NULL
-        AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)
+        AND CASE WHEN CAST(:is_overdue AS integer) = 0 THEN calls.deadline IS NULL OR calls.deadline > @now
+            ELSE calls.deadline <= @now END
     RETURNING calls.*
 )
 UPDATE runs

@@ -27,7 +27,7 @@ OR EXISTS (
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
 WHERE id = :id AND run_id = COALESCE(:run_id, run_id) AND settled_at IS NULL
-    AND (:is_overdue = 0 OR deadline <= @now)
+    AND CASE WHEN :is_overdue = 0 THEN deadline IS NULL OR deadline > @now ELSE deadline <= @now END
 RETURNING *
 
 -- count_down: after a call was settled
