@@ -243,7 +243,10 @@ async def test_expiry_against_settlement(store: RunStore) -> None:
 
         settlements = await all_at_once(expire, lambda: store.settle(f"call-{number}", "completed"), expire)  # noqa: B023
         outcomes = sorted(one.outcome for one in settlements)
-        assert outcomes in (["late", "settled", "unknown"], ["late", "unknown", "unknown"])  # the late one may expire it
+        assert outcomes in (
+            ["late", "settled", "unknown"],
+            ["late", "unknown", "unknown"],
+        )  # the late one may expire it
         assert [one.is_run_due for one in settlements].count(True) == 1
         assert await store.claim("worker", ["agent"], 60) is not None
         assert await store.claim("worker", ["agent"], 60) is None

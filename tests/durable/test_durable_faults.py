@@ -278,7 +278,9 @@ async def test_a_full_disk(location: Location, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("sqlite3.connect", connect)
     else:
         body = "BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full'; END"
-        location.execute(f"CREATE FUNCTION fill() RETURNS trigger AS '{body.replace(chr(39), chr(39) * 2)}' LANGUAGE plpgsql")
+        location.execute(
+            f"CREATE FUNCTION fill() RETURNS trigger AS '{body.replace(chr(39), chr(39) * 2)}' LANGUAGE plpgsql"
+        )
         location.execute("CREATE TRIGGER fill BEFORE INSERT ON runs EXECUTE FUNCTION fill()")
     async with location.open() as store:
         with pytest.raises(StoreUnavailable, match="has a full disk; nothing was written"):

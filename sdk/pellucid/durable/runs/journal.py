@@ -44,7 +44,7 @@ class StoreJournal:
         self._completion = completion
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
-        self._expiries: dict[str, float | None] = {}
+        self._expiries = {call.id: call.expires_at for call in claim.calls}
         self._now = claim.run.updated_at  # by the clock of the store
         self._failure: JournalError | None = None
 
@@ -134,10 +134,7 @@ class StoreJournal:
     def completion_of(self, request: ExternalRequest) -> CallAddress:
         """Return address and token of a registered call, None without a server, and its expiry by the store's clock."""
         call_id, now = request.result_id, self._now
-        if (call := self._calls.get(call_id)) is not None:
-            expires_at = call.expires_at
-        else:
-            expires_at = self._expiries.get(call_id)
+        expires_at = self._expiries.get(call_id)
         if self._completion is None:
             return None, None, expires_at
         return *self._completion.address(call_id, self._claim.run.id, expires_at, now=now), expires_at

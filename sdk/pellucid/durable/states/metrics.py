@@ -39,7 +39,11 @@ SCOPE: Final = "pellucid.callbacks"
 """Instrumentation scope of the requests to callback URLs."""
 
 INTERVAL: Final = 10.0
-"""Seconds between two readings of the store."""
+"""Seconds between two readings of the store, at least."""
+
+_MOST_TIME: Final = 0.01
+"""Share of the time of one connection that readings may take. They count all calls that wait, so that with very many of
+them they become rarer."""
 
 _OPEN: Final = ("queued", "due", "running", "waiting")
 """Statuses of runs that have not ended."""
@@ -61,7 +65,7 @@ class StoreMetrics:
         self._store = store
         self._agents = agents
         self._telemetry = telemetry
-        self._interval = max(INTERVAL, interval)
+        self._least_interval = self._interval = max(INTERVAL, interval)
         self._scope_key: object = None
         self._scope: Scope | None = None
         self._slots = 0
@@ -202,8 +206,10 @@ class StoreMetrics:
         """
         if time.monotonic() - self._read_at < self._interval:
             return
+        started = time.monotonic()
         statistics = await self._store.statistics(is_open_only=True)
         self._readings, self._read_at = _readings(statistics, self._agents), time.monotonic()
+        self._interval = max(self._least_interval, (self._read_at - started) / _MOST_TIME)
         self._current_scope().instruments.readers.add(self)
 
     def clear(self) -> None:
