@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pellucid.durable.runs.live.follower import (
         LiveEvents,
     )
+    from pellucid.durable.runs.retries import (
+        RetryPolicy,
+    )
     from pellucid.durable.runs.runs import (
         DurableRuns,
     )
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
         DueRuns,
         Encoded,
         EventPage,
+        FailedPass,
+        Failures,
         JournalEntry,
         Lease,
         NewCall,
@@ -62,6 +67,9 @@ if TYPE_CHECKING:
         PendingCalls,
         PostgresStore,
         Recovery,
+        Retry,
+        RetryingRuns,
+        RetryOutcome,
         RunDue,
         RunRecord,
         RunStatus,
@@ -72,6 +80,7 @@ if TYPE_CHECKING:
         SQLiteStore,
         Statistics,
         StoredEvent,
+        Streak,
         Submission,
         Turn,
         open_store,
@@ -96,6 +105,8 @@ __all__ = [
     "DurableRuns",
     "Encoded",
     "EventPage",
+    "FailedPass",
+    "Failures",
     "JournalEntry",
     "Lease",
     "LiveEvents",
@@ -105,6 +116,10 @@ __all__ = [
     "PendingCalls",
     "PostgresStore",
     "Recovery",
+    "Retry",
+    "RetryOutcome",
+    "RetryPolicy",
+    "RetryingRuns",
     "RunDelta",
     "RunDue",
     "RunEvent",
@@ -119,6 +134,7 @@ __all__ = [
     "SettlementOutcome",
     "Statistics",
     "StoredEvent",
+    "Streak",
     "StreamLimits",
     "StreamMode",
     "Submission",
@@ -134,16 +150,17 @@ _HOMES = {
     "queue.options": ("StreamLimits",),
     "queue.queue": ("NATSQueue",),
     "runs.live.follower": ("LiveEvents",),
+    "runs.retries": ("RetryPolicy",),
     "runs.runs": ("DurableRuns",),
     "runs.tokens": ("CallTokens", "Completion"),
     "states.records": ("Conversation", "RunDelta", "RunEvent", "RunEventPage", "RunState", "StreamMode"),
     "states.work_queue": ("Delivery", "WorkQueue"),
     "store": (
         "CallKind", "CallRecord", "CallStatus", "CallbackClaim", "CallbackRecord", "Cancellation", "Changes", "Claim",
-        "ConversationPage", "DueRuns", "Encoded", "EventPage", "JournalEntry", "Lease", "NewCall", "PassEnd",
-        "PendingCalls", "PostgresStore", "Recovery", "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary",
-        "SQLiteStore", "Settlement", "SettlementOutcome", "Statistics", "StoredEvent", "Submission", "Turn",
-        "open_store",
+        "ConversationPage", "DueRuns", "Encoded", "EventPage", "FailedPass", "Failures", "JournalEntry", "Lease",
+        "NewCall", "PassEnd", "PendingCalls", "PostgresStore", "Recovery", "Retry", "RetryOutcome", "RetryingRuns",
+        "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary", "SQLiteStore", "Settlement", "SettlementOutcome",
+        "Statistics", "StoredEvent", "Streak", "Submission", "Turn", "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""

@@ -12,6 +12,7 @@ from pellucid.durable.store.records import (
     EventPage,
     JournalEntry,
     PendingCalls,
+    RetryingRuns,
     RunRecord,
     RunStatus,
     RunSummary,
@@ -49,8 +50,15 @@ def list_runs(tx: Transaction, status: RunStatus | None, limit: int, after: str 
             raise UnknownRun(after)
         created_at, last_id = row["created_at"], after
     statement = "list_all_runs" if status is None else "list_runs"
-    stored, is_queued = ("due", 1) if status == "queued" else (status, 0)
-    rows = tx.all(statement, status=stored, is_queued=is_queued, created_at=created_at, id=last_id, limit=limit)
+    rows = tx.all(
+        statement,
+        status="due" if status in ("queued", "retrying") else status,
+        is_queued=int(status == "queued"),
+        is_retrying=int(status == "retrying"),
+        created_at=created_at,
+        id=last_id,
+        limit=limit,
+    )
     return tuple(map(run_summary, rows))
 
 
@@ -111,9 +119,14 @@ def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
 def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
     """Return what the store holds."""
     counts = tx.all("count_open_runs" if is_open_only else "count_runs")
+    numbers = {"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts}
+    retrying = tuple(RetryingRuns(**row) for row in tx.all("count_retrying"))
+    if number := sum(runs.number for runs in retrying):
+        numbers |= {"retrying": number, "due": numbers["due"] - number}
     return Statistics(
-        runs={"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts},
+        runs={status: number for status, number in numbers.items() if number},
         pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
         due=tuple(DueRuns(**row) for row in tx.all("count_due")),
         callback_age=age["age"] if (age := tx.one("callback_age")) is not None else None,
+        retrying=retrying,
     )
