@@ -63,6 +63,12 @@ DURABLE_RETRIES: Final = _counter(
     "Passes of durable runs that failed, and after which the run goes on.",
     (AGENT_NAME, ERROR_TYPE),
 )
+DURABLE_PURGED: Final = _counter(
+    "{run}",
+    "pellucid.durable.purged",
+    "Durable runs that a worker has deleted, some time after they had ended.",
+    (DURABLE_STATUS,),
+)
 DURABLE_DISPATCHES_SKIPPED: Final = _counter(
     "{dispatch}",
     "pellucid.durable.dispatches.skipped",

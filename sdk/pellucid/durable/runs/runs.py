@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
@@ -26,6 +26,7 @@ from pellucid.durable.runs.conversations import read as read_conversation
 from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
+from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
@@ -43,8 +44,9 @@ from pellucid.durable.states.records import (
     state_of,
 )
 from pellucid.durable.states.work_queue import WorkQueue
-from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStore, Settlement
+from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStatus, RunStore, Settlement
 from pellucid.durable.store.records import FINAL
+from pellucid.durable.store.retention import ages_of
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_answer, check_edited
@@ -95,6 +97,8 @@ class DurableRuns(RetryMethods):
         stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
             `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
         retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
+        retain: Seconds for which runs stay in the store after they have ended, for all or by status; workers delete
+            them then, as `RunStore.purge` does. None for ever.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -117,6 +121,7 @@ class DurableRuns(RetryMethods):
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
         retry: RetryPolicy | None = _DEFAULT_RETRIES,
+        retain: float | Mapping[RunStatus, float] | None = None,
     ) -> None:
         self._agents = _by_name(agents)
         if not lease > 0 or not poll > 0:
@@ -155,6 +160,11 @@ class DurableRuns(RetryMethods):
             hub=self._hub,
             is_always_streamed=stream == "always",
             retry=retry,
+        )
+        self._retention = (
+            Retention(store=store, ages=ages_of(retain), metrics=self._metrics, poll=poll)
+            if retain is not None
+            else None
         )
         self._callbacks = callbacks
         self._deliverer = (
@@ -439,11 +449,13 @@ class DurableRuns(RetryMethods):
     async def work(self, *, concurrency: int = 8) -> None:
         """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back.
 
-        Callbacks of all runs in the store are delivered, too.
+        Callbacks of all runs in the store are delivered, too, and runs deleted that are not retained.
         """
         async with anyio.create_task_group() as tasks:
             if self._deliverer is not None:
                 tasks.start_soon(self._deliverer.work)
+            if self._retention is not None:
+                tasks.start_soon(self._retention.work)
             await self._worker.work(_checked(concurrency))
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:

@@ -20,7 +20,7 @@ from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import CallStatus
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.durable.states.records import identity_of
-from pellucid.durable.store import CallRecord, Claim, Recovery, RunStore, Settlement, Statistics
+from pellucid.durable.store import CallRecord, Claim, Recovery, RunStatus, RunStore, Settlement, Statistics
 from pellucid.errors import StoreError
 from pellucid.events import AsyncToolLate
 from pellucid.telemetry import Pipeline, Scope, current_default
@@ -107,6 +107,11 @@ class StoreMetrics:
         """Count a pass."""
         self._slots_used -= 1
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def purged(self, numbers: Mapping[RunStatus, int]) -> None:
+        """Count runs that were deleted."""
+        for status, number in numbers.items():
+            self._count(semconv.DURABLE_PURGED, {semconv.DURABLE_STATUS: status}, value=number)
 
     def delivering(self) -> None:
         """Create the series of attempts to deliver states, so that the first increase is visible."""

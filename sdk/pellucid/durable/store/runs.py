@@ -10,7 +10,6 @@ from pellucid.durable.store import conversations
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
-    FINAL,
     CallRecord,
     Cancellation,
     Claim,
@@ -41,7 +40,6 @@ Entries = Mapping[str, JSONValue]
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
 
-_RETRIES: Final = ("delete_retries", "delete_version")
 
 
 def submit(
@@ -308,17 +306,6 @@ def recover(tx: Transaction) -> tuple[str, ...]:
     for row in rows:
         tx.notify_due(row["agent"], row["id"], row["fence"])
     return tuple(row["id"] for row in rows)
-
-
-def purge(tx: Transaction, older_than: float) -> int:
-    """Delete runs that ended some time ago, with all that belongs to them; at most a batch of each status."""
-    ids = conversations.purge(tx, older_than, BATCH)
-    for status in FINAL:
-        ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
-    for run_id in ids:
-        for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback", *_RETRIES):
-            tx.all(statement, run_id=run_id)
-    return len(ids)
 
 
 def fenced(tx: Transaction, claim: Claim) -> Fenced | UnknownRun:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from pellucid.durable.store import budgets, calls, queries, runs
+from pellucid.durable.store import calls, queries, runs
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.live_methods import LiveMethods
@@ -28,6 +28,7 @@ from pellucid.durable.store.records import (
     Statistics,
     Submission,
 )
+from pellucid.durable.store.retention import RetentionMethods
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.errors import ConfigError
@@ -38,7 +39,7 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ConversationMethods, LiveMethods):
+class RunStore(ConversationMethods, RetentionMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -287,22 +288,6 @@ class RunStore(ConversationMethods, LiveMethods):
         while batch := await self._write(runs.recover):
             recovered.extend(batch)
         return Recovery(tuple(recovered), await self.expire())
-
-    async def purge(self, older_than: float) -> int:
-        """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
-
-        Their ids and idempotency keys can be used again, and results of their calls are of unknown calls. The runs of a
-        conversation are deleted together, once the last of them ended so long ago. So are accounts of budgets whose
-        period is over, if they were not used for so long.
-
-        Returns:
-            The number of runs.
-        """
-        number, age = 0, seconds(older_than)
-        while batch := await self._write(partial(runs.purge, older_than=age)):
-            number += batch
-        await self._write(partial(budgets.purge, older_than=age))
-        return number
 
     async def run(self, run_id: str) -> RunRecord | None:
         """Return a run; None if there is none of that id."""

@@ -351,7 +351,8 @@ WHERE (id, last_turn) IN (
 RETURNING id
 
 -- delete_runs_of_conversation
-DELETE FROM runs WHERE id IN (SELECT run_id FROM turns WHERE conversation = :conversation) RETURNING id
+DELETE FROM runs WHERE id IN (SELECT run_id FROM turns WHERE conversation = :conversation)
+RETURNING id, status
 
 -- delete_turns
 DELETE FROM turns WHERE conversation = :conversation
