@@ -27,6 +27,7 @@ from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
+from pellucid.durable.runs.slots import Passes
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.runs.worker import Worker
 from pellucid.durable.states.metrics import StoreMetrics
@@ -78,8 +79,9 @@ class DurableRuns:
         lease: Seconds after which other workers continue the run of a process that ended or stopped.
         worker: Name of this process, for people.
         poll: Seconds between sweeps for expired leases and calls, and with a queue for runs that it has not announced.
-        max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
-            may be what ends the processes. None for any number.
+        max_expired_leases: Leases of a run that may expire in a row without a new step while it has its worker for
+            itself, as it has after the first two; then the run fails, because it is what ends the processes. None for
+            any number.
         deps: Value for tools, `ToolContext.deps`.
         completion: Server to which other processes return results, for `ToolContext.external`.
         callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
@@ -130,6 +132,7 @@ class DurableRuns:
             worker=worker or f"{socket.gethostname()}:{os.getpid()}",
             lease=lease,
             max_expired_leases=max_expired_leases,
+            passes=Passes(),
         )
         if queue is not None:
             queue.attach(store)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from pellucid.agent import Agent
 from pellucid.durable.runs.live.hub import LiveHub
@@ -51,7 +52,7 @@ class Worker:
                 tasks.start_soon(self._sweep)
                 while True:
                     await slots.acquire()
-                    tasks.start_soon(self._continue, await self.source.next(), slots)
+                    self._begin(tasks, await self.source.next(), slots)
 
     async def work_until_idle(self, concurrency: int) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
@@ -63,11 +64,16 @@ class Worker:
                 await slots.acquire()
                 while (claim := await self.claims.any()) is not None:
                     passes += 1
-                    tasks.start_soon(self._continue, Work(claim), slots)
+                    self._begin(tasks, Work(claim), slots)
+                    await self.claims.passes.have_room()
                     await slots.acquire()
                 slots.release()
             if passes == before:
                 return passes
+
+    def _begin(self, tasks: TaskGroup, work: Work, slots: anyio.Semaphore) -> None:
+        self.claims.passes.begin(is_alone=work.claim.is_alone)
+        tasks.start_soon(self._continue, work, slots)
 
     async def _continue(self, work: Work, slots: anyio.Semaphore) -> None:
         claim = work.claim
@@ -79,6 +85,7 @@ class Worker:
         finally:
             self.metrics.pass_ended(claim.run.agent, outcome)
             work.end(outcome)
+            self.claims.passes.end()
             slots.release()
 
     async def _sweep(self) -> None:
@@ -86,6 +93,7 @@ class Worker:
         while True:
             try:
                 await self.recover()
+                await self.claims.look_for_suspect()
                 await self.metrics.read()
             except StoreUnavailable as error:
                 self.metrics.clear()
