@@ -23,13 +23,15 @@ from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
 from pellucid.durable.runs.conversations import Conversations, conversation_key
 from pellucid.durable.runs.conversations import read as read_conversation
+from pellucid.durable.runs.draining import Draining
 from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
-from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.slots import Passes
+from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.runs.worker import Worker
+from pellucid.durable.runs.worker_methods import WorkerMethods
 from pellucid.durable.states.metrics import StoreMetrics
 from pellucid.durable.states.records import (
     Conversation,
@@ -44,6 +46,7 @@ from pellucid.durable.states.records import (
 from pellucid.durable.states.work_queue import WorkQueue
 from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStore, Settlement
 from pellucid.durable.store.records import FINAL
+from pellucid.durable.store.transactions import seconds
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_answer, check_edited
@@ -59,7 +62,7 @@ _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
 
 
-class DurableRuns:
+class DurableRuns(WorkerMethods):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
     ```python
@@ -136,6 +139,7 @@ class DurableRuns:
         )
         if queue is not None:
             queue.attach(store)
+        self._draining = Draining()
         self._hub = hub_of(store) if stream != "never" else None
         if self._hub is not None and (relay := getattr(queue, "relay", None)) is not None:
             self._hub.use(relay)
@@ -143,6 +147,7 @@ class DurableRuns:
             store=store,
             agents=self._agents,
             claims=claims,
+            draining=self._draining,
             source=StoreSource(claims, poll) if queue is None else QueueSource(claims, queue, poll),
             poll=poll,
             deps=deps,
@@ -427,15 +432,20 @@ class DurableRuns:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
         return await self._worker.recover()
 
-    async def work(self, *, concurrency: int = 8) -> None:
-        """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back.
+    async def work(self, *, concurrency: int = 8, drain_timeout: float = 30.0) -> None:
+        """Continue runs of the agents as they become due, until cancelled or drained; then give unfinished ones back.
 
         Callbacks of all runs in the store are delivered, too.
+
+        Args:
+            concurrency: Runs at the same time.
+            drain_timeout: Seconds that passes get when an operator asks this worker to end, with `drain_worker`.
         """
         async with anyio.create_task_group() as tasks:
             if self._deliverer is not None:
                 tasks.start_soon(self._deliverer.work)
-            await self._worker.work(_checked(concurrency))
+            await self._worker.work(_checked(concurrency), seconds(drain_timeout))
+            tasks.cancel_scope.cancel()
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""

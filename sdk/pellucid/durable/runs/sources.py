@@ -74,10 +74,11 @@ class Claims:
             if is_idle and self.passes.has_suspect and (suspect := await self.store.suspect(self.agents)) is not None:
                 claim = await self.one(*suspect)
             self.passes.has_suspect = self.passes.has_suspect and not is_idle
-            claim = claim or await self.store.claim(
-                self.worker, self.agents, self.lease, self.max_expired_leases, with_suspects=is_idle
-            )
-        return claim
+            if claim is None:
+                claim = await self.store.claim(
+                    self.worker, self.agents, self.lease, self.max_expired_leases, with_suspects=is_idle
+                )
+        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
 
     async def one(self, run_id: str, agent: str) -> Claim | None:
         """Claim one run, if it can be continued; a suspect while no pass runs here."""

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Final, Literal
 
 from pellucid.durable.store import budgets, calls, queries, runs
+from pellucid.durable.store.claim_methods import ClaimMethods
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
-from pellucid.durable.store.claim_methods import ClaimMethods
 from pellucid.durable.store.live_methods import LiveMethods
 from pellucid.durable.store.records import (
     CallRecord,
@@ -30,6 +30,7 @@ from pellucid.durable.store.records import (
 )
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
+from pellucid.durable.store.worker_methods import WorkerMethods
 from pellucid.errors import ConfigError
 from pellucid.module_names import renamed
 from pellucid.text import excerpt
@@ -38,7 +39,7 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ClaimMethods, ConversationMethods, LiveMethods):
+class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,

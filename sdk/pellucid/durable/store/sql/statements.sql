@@ -345,3 +345,24 @@ DELETE FROM budget_reservations
 WHERE expires_at <= @now - :older_than
     AND NOT EXISTS (SELECT 1 FROM budgets WHERE budgets.name = budget_reservations.name
         AND budgets.period = budget_reservations.period)
+
+-- write_worker
+INSERT INTO workers (id, name, version, agents, started_at, seen_at, slots)
+VALUES (:id, :name, CAST(:version AS TEXT), :agents, @now, @now, :slots)
+ON CONFLICT (id) DO UPDATE SET seen_at = @now
+RETURNING drain_requested_at
+
+-- find_worker
+SELECT drain_requested_at FROM workers WHERE id = :id
+
+-- delete_worker
+DELETE FROM workers WHERE id = :id
+
+-- delete_lost_workers
+DELETE FROM workers WHERE seen_at <= @now - :older_than
+
+-- list_workers
+SELECT * FROM workers ORDER BY name, started_at, id
+
+-- request_drain
+UPDATE workers SET drain_requested_at = COALESCE(drain_requested_at, @now) WHERE name = :name RETURNING id
