@@ -74,9 +74,7 @@ class CallTokens:
             expires_at: When the call expires, in seconds since the epoch by the store's clock; None for never.
             now: The time by that clock; by default by this process's.
         """
-        claims = _encoded(
-            json.dumps([result_id, run_id, self.expiry(expires_at, now)], separators=(",", ":")).encode()
-        )
+        claims = _encoded(json.dumps([result_id, run_id, self.expiry(expires_at, now)], separators=(",", ":")).encode())
         return f"{PREFIX}.{claims}.{_encoded(_signature(self._keys[0], claims))}"
 
     def expiry(self, expires_at: float | None, now: float | None = None) -> int:

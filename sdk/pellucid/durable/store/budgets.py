@@ -87,4 +87,3 @@ def _with_reservations(account: Row, sums: Mapping[int, Amounts]) -> BudgetState
 
 def _amounts(row: Row) -> Amounts:
     return Amounts(*(float(row[name]) for name in NAMES))
-

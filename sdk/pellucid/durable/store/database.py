@@ -113,6 +113,14 @@ class Database(Protocol):
     poll: float
     can_send: bool
 
+    def schema(self) -> tuple[int | str, int]:
+        """Return version and revision of the schema, without changing it; see `statements.schema`.
+
+        Raises:
+            TransactionLost: the database is not available.
+        """
+        ...
+
     def open(self) -> None:
         """Create the schema, or bring it to the current version.
 

@@ -89,10 +89,20 @@ class PostgresDatabase:
         self._stop: socket.socket | None = None
         self._watcher: threading.Thread | None = None
 
+    def schema(self) -> tuple[int | str, int]:
+        """Return version and revision of the schema."""
+        try:
+            with self._transaction() as (cursor, _):
+                return _version(cursor)
+        finally:
+            self._close_idle()
+
     def open(self) -> None:
         """Create the schema, or bring it to the current version."""
         with self._transaction() as (cursor, _):
             # Two processes that create the same schema at once would fail, also with IF NOT EXISTS.
+            # Indexes of large tables take a while, and another process may be making them.
+            cursor.execute("SET LOCAL statement_timeout = 0")
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
             version, revision = _version(cursor)
             try:

@@ -14,7 +14,14 @@ from pellucid.durable.store.runs import BATCH
 from pellucid.durable.store.transactions import Transactions, seconds
 from pellucid.errors import ConfigError
 
-_PARTS: Final = ("delete_calls", "delete_journal", "delete_events", "delete_callback", "delete_retries", "delete_version")
+_PARTS: Final = (
+    "delete_calls",
+    "delete_journal",
+    "delete_events",
+    "delete_callback",
+    "delete_retries",
+    "delete_version",
+)
 """Statements that delete what belongs to a run."""
 
 

@@ -42,7 +42,6 @@ BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
 
 
-
 def submit(
     tx: Transaction,
     run_id: str,

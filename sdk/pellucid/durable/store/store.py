@@ -30,6 +30,7 @@ from pellucid.durable.store.records import (
     Submission,
 )
 from pellucid.durable.store.retention import RetentionMethods
+from pellucid.durable.store.schema_methods import SchemaMethods
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.durable.store.worker_methods import WorkerMethods
@@ -41,7 +42,7 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, RetentionMethods, LiveMethods):
+class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, RetentionMethods, SchemaMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
