@@ -130,7 +130,7 @@ async def test_a_second_run_is_refused_while_one_is_open(store: RunStore) -> Non
         with pytest.raises(ConversationBusy, match=first) as caught:
             await runs.submit("a", "y", conversation_id="c")
         assert caught.value.run_id == first
-        assert [run.id for run in await store.list_runs()] == [first]
+        assert [run.run_id for run in (await store.list_runs()).runs] == [first]
 
     await refused()
     claim = await store.claim("worker", ["a"], 60)
@@ -196,8 +196,8 @@ async def test_queued_runs_start_in_order(store: RunStore) -> None:
     first, second, third = [await runs.submit("a", text, conversation_id="c") for text in ("x", "y", "z")]
     assert [item for change in changes for item in change.due] == [RunDue(first, "a", 0)]
     assert [(await runs.status(run_id)).status for run_id in (first, second, third)] == ["due", "queued", "queued"]
-    assert [run.id for run in await store.list_runs("queued")] == [second, third]
-    assert [run.id for run in await store.list_runs("due")] == [first]
+    assert [run.run_id for run in (await store.list_runs(status="queued")).runs] == [third, second]
+    assert [run.run_id for run in (await store.list_runs(status="due")).runs] == [first]
     assert (await store.statistics()).runs == {"due": 1, "queued": 2}
     claim = await store.claim("worker", ["a"], 60)
     assert claim is not None

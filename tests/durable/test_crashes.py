@@ -221,7 +221,7 @@ def test_opened_by_many_processes(location: Location) -> None:
 
     async def check() -> None:
         async with location.open() as store:
-            assert len(await store.list_runs()) == 8
+            assert len((await store.list_runs()).runs) == 8
 
     anyio.run(check)
 

@@ -26,6 +26,7 @@ from pellucid.durable.runs.conversations import read as read_conversation
 from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
+from pellucid.durable.runs.operation import Operation
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.runs.worker import Worker
@@ -58,7 +59,7 @@ _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
 
 
-class DurableRuns:
+class DurableRuns(Operation):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
     ```python

@@ -1,5 +1,6 @@
 """The store of durable runs, on SQLite or PostgreSQL; README.md in the folder above lists the guarantees."""
 
+from pellucid.durable.store.overviews import RunFilter, RunOverview, RunPage, RunView
 from pellucid.durable.store.records import (
     CallbackClaim,
     CallbackRecord,
@@ -21,7 +22,6 @@ from pellucid.durable.store.records import (
     RunDue,
     RunRecord,
     RunStatus,
-    RunSummary,
     Settlement,
     SettlementOutcome,
     Statistics,
@@ -54,10 +54,13 @@ __all__ = [
     "PostgresStore",
     "Recovery",
     "RunDue",
+    "RunFilter",
+    "RunOverview",
+    "RunPage",
     "RunRecord",
     "RunStatus",
     "RunStore",
-    "RunSummary",
+    "RunView",
     "SQLiteStore",
     "Settlement",
     "SettlementOutcome",

@@ -31,8 +31,8 @@ CancellationOutcome: TypeAlias = Literal["cancelled", "requested", "ended", "unk
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
-    """A run without its contents.
+class RunRecord:
+    """A run.
 
     Attributes:
         id: Id given to `submit`.
@@ -44,24 +44,6 @@ class RunSummary:
         cancel_reason: Reason given to `cancel`; None unless it was called.
         created_at: Time of `submit`.
         updated_at: Time of the latest change.
-    """
-
-    id: str
-    agent: str
-    status: RunStatus
-    pass_no: int
-    pending: int
-    last_seq: int
-    cancel_reason: str | None
-    created_at: float
-    updated_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord(RunSummary):
-    """A run.
-
-    Attributes:
         request: Submitted data.
         checkpoint: What the last pass ended with; None before.
         checkpoint_seq: Sequence number up to which the checkpoint contains the journal; 0 without one.
@@ -74,6 +56,15 @@ class RunRecord(RunSummary):
         trace: Trace context given to `submit`.
     """
 
+    id: str
+    agent: str
+    status: RunStatus
+    pass_no: int
+    pending: int
+    last_seq: int
+    cancel_reason: str | None
+    created_at: float
+    updated_at: float
     request: JSONValue
     checkpoint: JSONValue
     checkpoint_seq: int

@@ -10,6 +10,7 @@ from pellucid.durable.store import budgets, calls, queries, runs
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.live_methods import LiveMethods
+from pellucid.durable.store.overview_methods import OverviewMethods
 from pellucid.durable.store.records import (
     CallRecord,
     Cancellation,
@@ -21,8 +22,6 @@ from pellucid.durable.store.records import (
     PassEnd,
     Recovery,
     RunRecord,
-    RunStatus,
-    RunSummary,
     Settlement,
     Statistics,
     Submission,
@@ -37,7 +36,7 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ConversationMethods, LiveMethods):
+class RunStore(ConversationMethods, OverviewMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -297,21 +296,6 @@ class RunStore(ConversationMethods, LiveMethods):
     async def run(self, run_id: str) -> RunRecord | None:
         """Return a run; None if there is none of that id."""
         return await self._read(partial(queries.run, run_id=run_id))
-
-    async def list_runs(
-        self, status: RunStatus | None = None, *, limit: int = 100, after: str | None = None
-    ) -> tuple[RunSummary, ...]:
-        """Return runs by the time of their submission, then by id.
-
-        Args:
-            status: Only runs of this status.
-            limit: Maximum number of runs.
-            after: Id of the last run of the page before.
-
-        Raises:
-            UnknownRun: there is no run `after`.
-        """
-        return await self._read(partial(queries.list_runs, status=status, limit=limit, after=after))
 
     async def steps(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
         """Return the entries of a run's journal about what has started and ended; those of results without content."""

@@ -24,6 +24,15 @@ OR EXISTS (
     SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
     AND agent IN (SELECT value FROM json_each(:agents)))
 
+-- list_overviews: without their results, but for errors
+SELECT runs.id, agent, status, pass_no, pending, runs.fence, lease_owner, lease_until, due_at, expired_leases,
+    idempotency_key, cancel_reason, request, created_at, updated_at,
+    CASE WHEN status = 'failed' THEN result END AS failure, retries.attempts, retries.failed_at, retries.next_at,
+    retries.fence AS retried_fence, retries.error_type, retries.error
+FROM runs LEFT JOIN retries ON retries.run_id = runs.id
+WHERE runs.id IN (SELECT value FROM json_each(:ids))
+ORDER BY created_at DESC, runs.id DESC
+
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
 WHERE id = :id AND run_id = COALESCE(:run_id, run_id) AND settled_at IS NULL

@@ -19,16 +19,34 @@ SELECT * FROM runs WHERE id = :id
 -- find_status: with the time since when it can be claimed, which a queued run does not have
 SELECT status, due_at FROM runs WHERE id = :id
 
--- list_runs
-SELECT id, agent, status, due_at, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
-WHERE status = :status AND (status <> 'due' OR (due_at IS NULL) = (:is_queued > 0))
-    AND (created_at, id) > (:created_at, :id)
-ORDER BY created_at, id LIMIT :limit
+-- newest: runs after a place in the order of lists, newest first; each of these statements follows one index
+SELECT id, created_at FROM runs
+WHERE (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
 
--- list_all_runs
-SELECT id, agent, status, due_at, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
-WHERE (created_at, id) > (:created_at, :id)
-ORDER BY created_at, id LIMIT :limit
+-- newest_of_status
+SELECT id, created_at FROM runs
+WHERE status = :status AND (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- newest_of_agent
+SELECT id, created_at FROM runs
+WHERE agent = :agent AND (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- newest_of_key: one at most
+SELECT id, created_at FROM runs WHERE idempotency_key = :key AND (created_at, id) < (:created_at, :id) LIMIT :limit
+
+-- newest_open
+SELECT id, created_at FROM (
+    SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'due' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS due
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'running' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS running
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'waiting' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS waiting
+) AS open_runs
+ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- advance_claimed: every write of a claim to a run that continues; renews the lease
 UPDATE runs
