@@ -30,6 +30,9 @@ if TYPE_CHECKING:
         CallTokens,
         Completion,
     )
+    from pellucid.durable.states.descriptions import (
+        RunDescription,
+    )
     from pellucid.durable.states.records import (
         Conversation,
         RunDelta,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
         Encoded,
         EventPage,
         JournalEntry,
+        JournalSummary,
         Lease,
         NewCall,
         PassEnd,
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
         Settlement,
         SettlementOutcome,
         SQLiteStore,
+        StartedCall,
         Statistics,
         StoredEvent,
         Submission,
@@ -100,6 +105,7 @@ __all__ = [
     "Encoded",
     "EventPage",
     "JournalEntry",
+    "JournalSummary",
     "Lease",
     "LiveEvents",
     "NATSQueue",
@@ -109,6 +115,7 @@ __all__ = [
     "PostgresStore",
     "Recovery",
     "RunDelta",
+    "RunDescription",
     "RunDue",
     "RunEvent",
     "RunEventPage",
@@ -123,6 +130,7 @@ __all__ = [
     "SQLiteStore",
     "Settlement",
     "SettlementOutcome",
+    "StartedCall",
     "Statistics",
     "StoredEvent",
     "StreamLimits",
@@ -142,15 +150,15 @@ _HOMES = {
     "runs.live.follower": ("LiveEvents",),
     "runs.runs": ("DurableRuns",),
     "runs.tokens": ("CallTokens", "Completion"),
+    "states.descriptions": ("RunDescription",),
     "states.records": ("Conversation", "RunDelta", "RunEvent", "RunEventPage", "RunState", "StreamMode"),
     "states.work_queue": ("Delivery", "WorkQueue"),
     "store": (
         "CallKind", "CallRecord", "CallStatus", "CallbackClaim", "CallbackRecord", "Cancellation", "Changes", "Claim",
-        "ConversationPage", "DueRuns", "Encoded", "EventPage", "JournalEntry", "Lease", "NewCall", "PassEnd",
-        "PendingCalls", "PostgresStore", "Recovery", "RunDue", "RunFilter", "RunOverview", "RunPage", "RunRecord",
-        "RunStatus", "RunStore", "RunView",
-        "SQLiteStore", "Settlement", "SettlementOutcome", "Statistics", "StoredEvent", "Submission", "Turn",
-        "open_store",
+        "ConversationPage", "DueRuns", "Encoded", "EventPage", "JournalEntry", "JournalSummary", "Lease", "NewCall",
+        "PassEnd", "PendingCalls", "PostgresStore", "Recovery", "RunDue", "RunFilter", "RunOverview", "RunPage",
+        "RunRecord", "RunStatus", "RunStore", "RunView", "SQLiteStore", "Settlement", "SettlementOutcome",
+        "StartedCall", "Statistics", "StoredEvent", "Submission", "Turn", "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""

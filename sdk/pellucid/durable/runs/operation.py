@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pellucid.durable.store import RunStore
-from pellucid.durable.store.overviews import RunFilter, RunPage
+from pellucid.durable.states.descriptions import RunDescription, description_of
+from pellucid.durable.store import RunFilter, RunPage, RunStore
 
 
 class Operation:
@@ -56,3 +56,11 @@ class Operation:
             cursor=cursor,
             limit=limit,
         )
+
+    async def describe(self, run_id: str) -> RunDescription:
+        """Return where a run is, who holds it, what it waits for, and what has been done.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return description_of(await self._store.details(run_id))

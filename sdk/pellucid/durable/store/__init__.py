@@ -1,5 +1,6 @@
 """The store of durable runs, on SQLite or PostgreSQL; README.md in the folder above lists the guarantees."""
 
+from pellucid.durable.store.details import JournalSummary, StartedCall
 from pellucid.durable.store.overviews import RunFilter, RunOverview, RunPage, RunView
 from pellucid.durable.store.records import (
     CallbackClaim,
@@ -47,6 +48,7 @@ __all__ = [
     "Encoded",
     "EventPage",
     "JournalEntry",
+    "JournalSummary",
     "Lease",
     "NewCall",
     "PassEnd",
@@ -64,6 +66,7 @@ __all__ = [
     "SQLiteStore",
     "Settlement",
     "SettlementOutcome",
+    "StartedCall",
     "Statistics",
     "StoredEvent",
     "Submission",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pellucid.durable.store import overviews
+from pellucid.durable.store.details import RunDetails, details
 from pellucid.durable.store.overviews import MAX_LISTED, STATUSES, RunFilter, RunPage, RunQuery, start_of
 from pellucid.durable.store.transactions import Transactions, seconds
 from pellucid.errors import ConfigError
@@ -57,3 +58,11 @@ class OverviewMethods(Transactions):
             text=text or None,
         )
         return await self._read(partial(overviews.list_runs, query=query, position=start_of(cursor), limit=limit))
+
+    async def details(self, run_id: str) -> RunDetails:
+        """Return what is known of a run, as of one moment.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return await self._read(partial(details, run_id=run_id))

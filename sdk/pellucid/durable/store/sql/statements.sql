@@ -83,6 +83,10 @@ SELECT run_id, seq, key, CASE WHEN substr(key, 1, 7) = 'result:' THEN 'null' ELS
 FROM journal
 WHERE run_id = :run_id AND seq > :after AND substr(key, 1, 7) <> 'answer:' ORDER BY seq
 
+-- list_entries: sizes of all, and what has started
+SELECT seq, key, length(value) AS size, created_at, CASE WHEN substr(key, 1, 8) = 'started:' THEN value END AS started
+FROM journal WHERE run_id = :run_id ORDER BY seq
+
 -- insert_event
 INSERT INTO events (run_id, seq, value, created_at) VALUES (:run_id, :seq, :value, @now)
 
@@ -287,6 +291,18 @@ WHERE NOT EXISTS (
         AND turn > (SELECT ended_to FROM conversations WHERE id = queued.conversation)
         AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting'))
 ORDER BY queued.conversation LIMIT :limit
+
+-- find_version
+SELECT version FROM run_versions WHERE run_id = :run_id
+
+-- find_turn
+SELECT conversation, turn FROM turns WHERE run_id = :run_id
+
+-- count_before: the runs of a conversation that have to end before one of it can start
+SELECT count(*) AS number FROM turns
+WHERE conversation = :conversation AND turn < :turn
+    AND turn > (SELECT ended_to FROM conversations WHERE id = :conversation)
+    AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting')
 
 -- list_turns: the latest runs of a conversation before one, latest first
 SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
