@@ -57,6 +57,12 @@ DURABLE_RECOVERIES: Final = _counter(
     "Durable runs that a worker continued after the lease of another had expired.",
     (AGENT_NAME,),
 )
+DURABLE_RETRIES: Final = _counter(
+    "{pass}",
+    "pellucid.durable.retries",
+    "Passes of durable runs that failed, and after which the run goes on.",
+    (AGENT_NAME, ERROR_TYPE),
+)
 DURABLE_DISPATCHES_SKIPPED: Final = _counter(
     "{dispatch}",
     "pellucid.durable.dispatches.skipped",
@@ -76,6 +82,12 @@ DURABLE_DUE_AGE: Final = _gauge(
     "s",
     "pellucid.durable.due.age",
     "Time for which the oldest due run in the store has waited for a worker; 0 when none is due.",
+    (AGENT_NAME,),
+)
+DURABLE_RETRYING_AGE: Final = _gauge(
+    "s",
+    "pellucid.durable.retrying.age",
+    "Time since the first failure in a row of the run that has been retrying for longest; 0 when none is.",
     (AGENT_NAME,),
 )
 DURABLE_PENDING: Final = _gauge(

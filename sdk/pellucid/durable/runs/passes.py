@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import anyio
 from opentelemetry.context import attach, detach
 
+from pellucid import semconv
 from pellucid.agent import Agent, configuration_of
 from pellucid.context import CancelToken
 from pellucid.durable.runs.continuation import request_of, settled_ids, source_of
@@ -18,10 +19,11 @@ from pellucid.durable.runs.conversations import history_of, own_messages
 from pellucid.durable.runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
 from pellucid.durable.runs.journal import StoreJournal
 from pellucid.durable.runs.lost import last_span, record
+from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.states.metrics import PassOutcome
 from pellucid.durable.states.records import identity_of
-from pellucid.durable.store import Claim, NewCall, RunStore
+from pellucid.durable.store import Claim, FailedPass, NewCall, RunStore, Streak
 from pellucid.errors import (
     CheckpointError,
     Fenced,
@@ -56,6 +58,7 @@ async def run_pass(
     deps: Any,
     completion: Completion | None = None,
     live: LiveText | None = None,
+    retry: RetryPolicy | None = None,
 ) -> PassOutcome:
     """Continue a claimed run until it waits, ends, or another worker has claimed it; return how the pass ended.
 
@@ -66,7 +69,7 @@ async def run_pass(
         _log.error("durable_run.given_up run_id=%s agent=%s", claim.run.id, agent.name)
         return "failed"
     try:
-        return await _run_pass(store, agent, claim, deps, completion, live)
+        return await _run_pass(store, agent, claim, deps, completion, live, retry)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
         return "fenced"
@@ -91,6 +94,7 @@ async def _run_pass(
     deps: Any,
     completion: Completion | None,
     live: LiveText | None,
+    retry: RetryPolicy | None,
 ) -> PassOutcome:
     if claim.run.cancel_reason is not None:
         ending = await _finish(store, claim, "cancelled", None)
@@ -120,12 +124,18 @@ async def _run_pass(
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
         return "fenced"
+    streak = Streak()
+    if isinstance(outcome, Exception) and not isinstance(outcome, JournalError) and journal.cancel_reason is None:
+        streak = await store.streak(claim.run.id)
+        delay = retry.delay(outcome, streak) if retry is not None else None
+        if delay is not None:
+            return await _retry(store, claim, run, outcome, streak, delay)
     if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
         run.scope.guarded("span", record, claim, run, calls)
     if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
         checkpoint = own_messages(outcome.checkpoint, history)
         return await _wait(store, agent, claim, journal, replace(outcome, checkpoint=checkpoint), settled_ids(source))
-    return await _ended(store, claim, journal, run, outcome, history)
+    return await _ended(store, claim, journal, run, outcome, history, streak)
 
 
 async def _ended(
@@ -135,6 +145,7 @@ async def _ended(
     run: Run,
     outcome: RunResult[Any] | Exception,
     history: Sequence[Message],
+    streak: Streak,
 ) -> PassOutcome:
     """End a run with the outcome of a pass; `history` are the messages before the run, which it does not keep."""
     if isinstance(outcome, RunResult):
@@ -144,12 +155,27 @@ async def _ended(
         return await _finish(store, claim, "cancelled", None)
     if isinstance(outcome, JournalError) and outcome.__cause__ is not None:
         raise outcome.__cause__
-    result: JSONObject = {
-        "error": run.scope.text_of(outcome),
-        "error_type": error_type_of(outcome),
-        "trace": journal.trace,
-    }
-    return await _finish(store, claim, "failed", result)
+    failure = _failure(run, outcome, streak)
+    result: JSONObject = {"error": failure.error, "error_type": failure.error_type, "trace": journal.trace}
+    return await _finish(store, claim, "failed", result, failure)
+
+
+async def _retry(
+    store: RunStore, claim: Claim, run: Run, error: Exception, streak: Streak, delay: float
+) -> PassOutcome:
+    """Let another pass continue a run whose pass has failed; that one records what killed passes have left."""
+    failure = _failure(run, error, streak)
+    await store.retry_later(claim, failure, delay=delay)
+    labels = {semconv.AGENT_NAME: claim.run.agent, semconv.ERROR_TYPE: failure.error_type}
+    run.scope.count(semconv.DURABLE_RETRIES, 1, labels)
+    _log.warning(
+        "durable_run.retrying run_id=%s attempt=%s delay=%.1f %s", claim.run.id, failure.attempts, delay, failure.error
+    )
+    return "retrying"
+
+
+def _failure(run: Run, error: Exception, streak: Streak) -> FailedPass:
+    return FailedPass(streak.attempts + 1, error_type_of(error), run.scope.text_of(error))
 
 
 async def _executed(
@@ -267,17 +293,22 @@ async def _fail(store: RunStore, claim: Claim, error: Exception) -> PassOutcome:
     text = f"run {claim.run.id!r} cannot continue: {': '.join(filter(None, (error_type, reason)))}"
     _log.error("durable_run.failed %s", text)
     try:
-        return await _finish(store, claim, "failed", {"error": text, "error_type": error_type})
+        failure = FailedPass((await store.streak(claim.run.id)).attempts + 1, error_type, reason)
+        return await _finish(store, claim, "failed", {"error": text, "error_type": error_type}, failure)
     except StoreError as failure:  # the next worker fails it
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, failure)
         return "interrupted"
 
 
 async def _finish(
-    store: RunStore, claim: Claim, status: Literal["completed", "failed", "cancelled"], result: JSONObject | None
+    store: RunStore,
+    claim: Claim,
+    status: Literal["completed", "failed", "cancelled"],
+    result: JSONObject | None,
+    failure: FailedPass | None = None,
 ) -> PassOutcome:
     event: JSONObject = {"type": f"run.{status}"}
     if result is not None and "error_type" in result:
         event["error_type"] = result["error_type"]
-    await store.finish(claim, status, result, events=[event])
+    await store.finish(claim, status, result, events=[event], failure=failure)
     return status

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -27,6 +27,8 @@ from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.operation import Operation
+from pellucid.durable.runs.retries import RetryPolicy
+from pellucid.durable.runs.retry_methods import RetryMethods
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.runs.worker import Worker
@@ -59,7 +61,10 @@ _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
 
 
-class DurableRuns(Operation):
+_DEFAULT_RETRIES: Final = RetryPolicy()
+
+
+class DurableRuns(Operation, RetryMethods):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
     ```python
@@ -90,6 +95,7 @@ class DurableRuns(Operation):
             `refuse` it, or `queue` it until then.
         stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
             `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
+        retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -111,6 +117,7 @@ class DurableRuns(Operation):
         queue: WorkQueue | None = None,
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
+        retry: RetryPolicy | None = _DEFAULT_RETRIES,
     ) -> None:
         self._agents = _by_name(agents)
         if not lease > 0 or not poll > 0:
@@ -148,6 +155,7 @@ class DurableRuns(Operation):
             metrics=self._metrics,
             hub=self._hub,
             is_always_streamed=stream == "always",
+            retry=retry,
         )
         self._callbacks = callbacks
         self._deliverer = (

@@ -13,6 +13,7 @@ from pellucid.agent import Agent
 from pellucid.durable.runs.live.hub import LiveHub
 from pellucid.durable.runs.live.pass_text import PassText
 from pellucid.durable.runs.passes import run_pass
+from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.sources import Claims, Source, Work
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.states.metrics import PassOutcome, StoreMetrics
@@ -36,6 +37,7 @@ class Worker:
     metrics: StoreMetrics
     hub: LiveHub | None
     is_always_streamed: bool
+    retry: RetryPolicy | None
 
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
@@ -75,7 +77,8 @@ class Worker:
         outcome: PassOutcome = "interrupted"
         try:
             live = PassText(self.hub, claim, is_always=self.is_always_streamed) if self.hub is not None else None
-            outcome = await run_pass(self.store, self.agents[claim.run.agent], claim, self.deps, self.completion, live)
+            agent = self.agents[claim.run.agent]
+            outcome = await run_pass(self.store, agent, claim, self.deps, self.completion, live, self.retry)
         finally:
             self.metrics.pass_ended(claim.run.agent, outcome)
             work.end(outcome)

@@ -27,9 +27,9 @@ from pellucid.telemetry.metrics import Readings
 from pellucid.telemetry.pipeline import complete
 from pellucid.version import __version__
 
-PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "cancelled", "fenced", "interrupted"]
-"""Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `fenced` if another worker has the run;
-`interrupted` if the worker was stopped or the store could not be reached."""
+PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "retrying", "cancelled", "fenced", "interrupted"]
+"""Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `retrying` if it failed and the run goes on;
+`fenced` if another worker has the run; `interrupted` if the worker was stopped or the store could not be reached."""
 
 CallbackOutcome: TypeAlias = Literal["delivered", "failed", "dead"]
 """Outcome of an attempt to deliver a state: `failed` if another one follows, `dead` if none does."""
@@ -40,7 +40,7 @@ SCOPE: Final = "pellucid.callbacks"
 INTERVAL: Final = 10.0
 """Seconds between two readings of the store."""
 
-_OPEN: Final = ("queued", "due", "running", "waiting")
+_OPEN: Final = ("queued", "due", "retrying", "running", "waiting")
 """Statuses of runs that have not ended."""
 
 
@@ -222,6 +222,7 @@ def _context(call: CallRecord | None) -> Context:
 
 def _readings(statistics: Statistics, agents: Mapping[str, object]) -> Readings:
     due_age = {**dict.fromkeys(agents, 0.0), **{due.agent: due.age for due in statistics.due}}
+    retrying_age = {**dict.fromkeys(agents, 0.0), **{runs.agent: runs.age for runs in statistics.retrying}}
     pending = [
         ({semconv.TOOL_NAME: calls.tool, semconv.DURABLE_KIND: calls.kind}, calls) for calls in statistics.pending
     ]
@@ -230,6 +231,7 @@ def _readings(statistics: Statistics, agents: Mapping[str, object]) -> Readings:
             ({semconv.DURABLE_STATUS: status}, statistics.runs.get(status, 0)) for status in _OPEN
         ],
         semconv.DURABLE_DUE_AGE.name: [({semconv.AGENT_NAME: agent}, age) for agent, age in due_age.items()],
+        semconv.DURABLE_RETRYING_AGE.name: [({semconv.AGENT_NAME: agent}, age) for agent, age in retrying_age.items()],
         semconv.DURABLE_CALLBACK_AGE.name: [({}, statistics.callback_age or 0.0)],
         semconv.DURABLE_PENDING.name: [(labels, calls.number) for labels, calls in pending],
         semconv.DURABLE_PENDING_AGE.name: [(labels, calls.age) for labels, calls in pending],

@@ -32,7 +32,8 @@ class RunState:
         run_id: Id of the run, the same in all its passes.
         agent: Name of the agent.
         status: `queued` if it waits for the runs before it in its conversation; `due` if a worker can continue it;
-            `running`; `waiting` for approvals or external results; or how it ended.
+            `retrying` if it waits for another attempt; `running`; `waiting` for approvals or external results; or how
+            it ended.
         output: Answer as JSON; None unless the run is completed.
         stop_reason: The model's finish reason, or the name of the limit; None unless the run is completed.
         messages: All messages of a run that is completed; otherwise those at the end of the last pass, none before. The
@@ -46,11 +47,16 @@ class RunState:
         identity: Identity on whose behalf the run acts.
         created_at: Time of `submit`, by the store's clock, as the others; None without a store.
         updated_at: Time of the latest change.
-        due_at: Time from which a worker can continue the run; None unless it is due.
+        due_at: Time from which a worker can continue the run; None unless it is due or retrying.
         worker: Worker that holds the run; None unless it is running.
         lease_until: End of the worker's lease.
         trace_id: 32 hexadecimal digits; None before the end of the first pass, unless the run was submitted within a
             span.
+        attempts: Passes that have failed in a row without a new step; 0 after `DurableRuns.retry`.
+        last_error: Redacted text of the error of the latest pass that failed, also if the run has gone on since.
+        last_error_type: Its `error.type`.
+        failed_at: When that was, in seconds since the epoch.
+        next_attempt_at: When a worker can continue a run that is retrying; None otherwise.
     """
 
     run_id: str
@@ -72,6 +78,11 @@ class RunState:
     due_at: float | None = None
     worker: str | None = None
     lease_until: float | None = None
+    attempts: int = 0
+    last_error: str | None = None
+    last_error_type: str | None = None
+    failed_at: float | None = None
+    next_attempt_at: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -176,6 +187,7 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
     identity: Identity | None = None
     with suppress(TypeError, KeyError):  # damaged: a pass fails
         identity = identity_of(run)
+    failures = run.failures
     return RunState(
         run_id=run.id,
         agent=run.agent,
@@ -193,9 +205,14 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         identity=identity,
         created_at=run.created_at,
         updated_at=run.updated_at,
-        due_at=run.due_at if run.status == "due" else None,
+        due_at=run.due_at if run.status in ("due", "retrying") else None,
         worker=run.lease_owner if run.lease_until is not None else None,
         lease_until=run.lease_until,
+        attempts=failures.attempts if failures is not None else 0,
+        last_error=failures.error if failures is not None else None,
+        last_error_type=failures.error_type if failures is not None else None,
+        failed_at=failures.failed_at if failures is not None else None,
+        next_attempt_at=failures.next_at if failures is not None and run.status == "retrying" else None,
     )
 
 

@@ -1,7 +1,7 @@
 """The store of durable runs, on SQLite or PostgreSQL; README.md in the folder above lists the guarantees."""
 
 from pellucid.durable.store.details import JournalSummary, StartedCall
-from pellucid.durable.store.overviews import RunFilter, RunOverview, RunPage, RunView
+from pellucid.durable.store.overviews import RunFilter, RunOverview, RunPage
 from pellucid.durable.store.records import (
     CallbackClaim,
     CallbackRecord,
@@ -14,12 +14,17 @@ from pellucid.durable.store.records import (
     ConversationPage,
     DueRuns,
     EventPage,
+    FailedPass,
+    Failures,
     JournalEntry,
     Lease,
     NewCall,
     PassEnd,
     PendingCalls,
     Recovery,
+    Retry,
+    RetryingRuns,
+    RetryOutcome,
     RunDue,
     RunRecord,
     RunStatus,
@@ -27,6 +32,7 @@ from pellucid.durable.store.records import (
     SettlementOutcome,
     Statistics,
     StoredEvent,
+    Streak,
     Submission,
     Turn,
 )
@@ -47,6 +53,8 @@ __all__ = [
     "DueRuns",
     "Encoded",
     "EventPage",
+    "FailedPass",
+    "Failures",
     "JournalEntry",
     "JournalSummary",
     "Lease",
@@ -55,6 +63,9 @@ __all__ = [
     "PendingCalls",
     "PostgresStore",
     "Recovery",
+    "Retry",
+    "RetryOutcome",
+    "RetryingRuns",
     "RunDue",
     "RunFilter",
     "RunOverview",
@@ -62,13 +73,13 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "RunStore",
-    "RunView",
     "SQLiteStore",
     "Settlement",
     "SettlementOutcome",
     "StartedCall",
     "Statistics",
     "StoredEvent",
+    "Streak",
     "Submission",
     "Turn",
     "open_store",

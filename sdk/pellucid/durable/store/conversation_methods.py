@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from pellucid.durable.store import conversations
-from pellucid.durable.store.callback_methods import CallbackMethods
 from pellucid.durable.store.conversations import END
 from pellucid.durable.store.records import ConversationPage
+from pellucid.durable.store.retry_methods import RetryMethods
 
 
-class ConversationMethods(CallbackMethods):
+class ConversationMethods(RetryMethods):
     """Conversations: runs in the order of their submission, of which one at a time has started and not ended.
 
     A queued run starts in the transaction in which the one before it ends. If an earlier version of Pellucid has ended

@@ -63,6 +63,19 @@ def go_on(tx: Transaction, conversation: str | None, turn: int | None) -> None:
         tx.notify_due(row["agent"], row["id"], row["fence"])
 
 
+def reopen(tx: Transaction, run_id: str) -> None:
+    """Open the conversation of a run that is to continue after it had ended, if it has one.
+
+    Raises:
+        ConversationBusy: another run has not ended.
+    """
+    if (place := tx.one("find_turn", run_id=run_id)) is None:
+        return
+    tx.all("reopen_conversation", **place)
+    if (row := tx.one("find_open", conversation=place["conversation"])) is not None and row["id"] != run_id:
+        raise ConversationBusy(row["id"], "wait for it or cancel it, and retry then")
+
+
 def start_stalled(tx: Transaction, limit: int) -> None:
     """Start queued runs that no commit has started, such as after a run that an earlier version has ended."""
     for row in tx.all("list_stalled", limit=limit):

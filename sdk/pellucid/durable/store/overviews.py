@@ -18,10 +18,7 @@ from pellucid.errors import ConfigError
 from pellucid.text import excerpt
 from pellucid.types import JSONObject, JSONValue
 
-RunView: TypeAlias = RunStatus | Literal["retrying"]
-"""A status as lists show it: `retrying` is `due` after a pass that failed, with another attempt to come."""
-
-RunFilter: TypeAlias = RunView | Literal["open"]
+RunFilter: TypeAlias = RunStatus | Literal["open"]
 """What `list` can be asked for; `open` is all that has not ended."""
 
 STATUSES: Final[tuple[RunFilter, ...]] = (
@@ -63,7 +60,7 @@ class RunOverview:
 
     run_id: str
     agent: str
-    status: RunView
+    status: RunStatus
     identity: Identity | None
     created_at: float
     updated_at: float
@@ -135,7 +132,7 @@ class RunQuery:
     def matches(self, row: Row) -> bool:
         """Return whether a run is asked for."""
         is_wanted = (
-            (self.status in (None, view_of(row)) or (self.status == "open" and row["status"] not in FINAL))
+            (self.status in (None, status_of(row)) or (self.status == "open" and row["status"] not in FINAL))
             and self.agent in (None, row["agent"])
             and self.worker in (None, _holder(row))
         )
@@ -164,14 +161,14 @@ def list_runs(tx: Transaction, query: RunQuery, position: Position, limit: int) 
 
 def overview(row: Row) -> RunOverview:
     """Return a run from its row, with that of its retries."""
-    view = view_of(row)
+    status = status_of(row)
     failure = load(row["failure"])
     failed = failure if isinstance(failure, dict) else {}
-    is_claimable = view in ("due", "retrying")
+    is_claimable = status in ("due", "retrying")
     return RunOverview(
         run_id=row["id"],
         agent=row["agent"],
-        status=view,
+        status=status,
         identity=_identity(row),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
@@ -185,16 +182,9 @@ def overview(row: Row) -> RunOverview:
         attempts=row["attempts"] or 0,
         failed_at=row["failed_at"],
         last_error=_error(row, failed),
-        last_error_type=failed.get("error_type") or row["error_type"],
-        next_attempt_at=row["next_at"] if view == "retrying" else None,
+        last_error_type=failed.get("error_type") or row["last_error_type"],
+        next_attempt_at=row["next_at"] if status == "retrying" else None,
     )
-
-
-def view_of(row: Row) -> RunView:
-    """Return the status of a run as lists show it, from its row with that of its retries."""
-    status = status_of(row)
-    is_retrying = status == "due" and row["next_at"] is not None and row["retried_fence"] == row["fence"]
-    return "retrying" if is_retrying else status
 
 
 def start_of(cursor: str | None) -> Position:
@@ -227,7 +217,7 @@ def _holder(row: Row) -> str | None:
 
 def _error(row: Row, failed: JSONObject) -> str | None:
     reason = row["cancel_reason"] if row["status"] == "cancelled" else None
-    error: str | None = failed.get("error") or reason or row["error"]
+    error: str | None = failed.get("error") or reason or row["last_error"]
     return error
 
 
@@ -241,7 +231,7 @@ def _identity(row: Row) -> Identity | None:
 
 def _mentions(row: Row, text: str) -> bool:
     """Return whether a run has a text in its id, key, input or error, without regard to case."""
-    short = (row["id"], row["idempotency_key"], row["failure"], row["cancel_reason"], row["error"])
+    short = (row["id"], row["idempotency_key"], row["failure"], row["cancel_reason"], row["last_error"])
     if any(text in value.casefold() for value in short if value is not None):
         return True
     request: str = row["request"]

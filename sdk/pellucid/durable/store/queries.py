@@ -12,6 +12,7 @@ from pellucid.durable.store.records import (
     EventPage,
     JournalEntry,
     PendingCalls,
+    RetryingRuns,
     RunRecord,
     Statistics,
 )
@@ -89,9 +90,14 @@ def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
 def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
     """Return what the store holds."""
     counts = tx.all("count_open_runs" if is_open_only else "count_runs")
+    numbers = {"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts}
+    retrying = tuple(RetryingRuns(**row) for row in tx.all("count_retrying"))
+    if number := sum(runs.number for runs in retrying):
+        numbers |= {"retrying": number, "due": numbers["due"] - number}
     return Statistics(
-        runs={"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts},
+        runs={status: number for status, number in numbers.items() if number},
         pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
         due=tuple(DueRuns(**row) for row in tx.all("count_due")),
         callback_age=age["age"] if (age := tx.one("callback_age")) is not None else None,
+        retrying=retrying,
     )

@@ -8,9 +8,10 @@ from typing import Final, Literal, TypeAlias
 from pellucid.module_names import renamed
 from pellucid.types import JSONValue
 
-RunStatus: TypeAlias = Literal["queued", "due", "running", "waiting", "completed", "failed", "cancelled"]
-"""`queued` waits for the runs before it in its conversation; `due` can be claimed; `running` has been; `waiting` has
-calls that are processing; the others are final."""
+RunStatus: TypeAlias = Literal["queued", "due", "retrying", "running", "waiting", "completed", "failed", "cancelled"]
+"""`queued` waits for the runs before it in its conversation; `due` can be claimed; `retrying` is due again after a pass
+that failed, and can be claimed at `Failures.next_at`; `running` has been claimed; `waiting` has calls that are
+processing; the others are final."""
 
 FINAL: Final[frozenset[RunStatus]] = frozenset({"completed", "failed", "cancelled"})
 """Statuses of runs that have ended."""
@@ -28,6 +29,60 @@ PassEnd: TypeAlias = Literal["waiting", "due", "cancelled"]
 """Status of a run after a worker's pass: `due` if all of its calls are settled already."""
 
 CancellationOutcome: TypeAlias = Literal["cancelled", "requested", "ended", "unknown"]
+
+RetryOutcome: TypeAlias = Literal["due", "open", "completed", "unknown"]
+"""See `Retry`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Passes of a run that have failed.
+
+    Attributes:
+        attempts: Passes that failed in a row without a new step; 0 after `retry`.
+        since: Time at which the first of them failed.
+        failed_at: Time at which the latest failed.
+        next_at: Time from which the run can be claimed after it, if it is or was retried.
+        error_type: Value of `error.type` of the latest.
+        error: Its redacted text.
+    """
+
+    attempts: int
+    since: float
+    failed_at: float
+    next_at: float | None
+    error_type: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPass:
+    """A pass that has failed.
+
+    Attributes:
+        attempts: Passes that have failed in a row without a new step, this one included.
+        error_type: Value of `error.type`.
+        error: Redacted text of the error.
+    """
+
+    attempts: int
+    error_type: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """Passes of a run that have failed in a row without a new step.
+
+    Attributes:
+        attempts: Their number.
+        elapsed: Seconds since the first of them failed.
+        error_type: `error.type` of the latest; None if there is none.
+    """
+
+    attempts: int = 0
+    elapsed: float = 0.0
+    error_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +109,7 @@ class RunRecord:
         lease_until: End of the lease; None unless the run is running.
         due_at: Time from which the run can be claimed, or if it is running, could be before; otherwise None.
         trace: Trace context given to `submit`.
+        failures: Its passes that have failed, unless none has; None also in what `submit` and claims return.
     """
 
     id: str
@@ -75,6 +131,7 @@ class RunRecord:
     lease_until: float | None
     due_at: float | None
     trace: JSONValue
+    failures: Failures | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +391,20 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """Outcome of `retry`.
+
+    Attributes:
+        outcome: `due`, so that a worker continues the run; `open` if it had not ended; `completed` if it had, and there
+            is nothing to continue; `unknown` if there is no such run.
+        run: The run as it is now; None if unknown.
+    """
+
+    outcome: RetryOutcome
+    run: RunRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """Outcome of `recover`. Attributes: run_ids: Runs made due again. expired: Settlements of overdue calls."""
 
@@ -367,6 +438,15 @@ class DueRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryingRuns:
+    """Retrying runs of one agent. Attributes: age: Seconds since the first of the failures in a row of the oldest."""
+
+    agent: str
+    number: int
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Numbers of runs and pending calls in a store.
 
@@ -375,12 +455,14 @@ class Statistics:
         pending: Calls that are processing, by tool and kind.
         due: Runs that are due, by agent.
         callback_age: Seconds for which the oldest state that is still to be delivered has been; None if there is none.
+        retrying: Runs that are retrying, by agent; `due` has those of them whose time has come.
     """
 
     runs: dict[RunStatus, int]
     pending: tuple[PendingCalls, ...]
     due: tuple[DueRuns, ...]
     callback_age: float | None = None
+    retrying: tuple[RetryingRuns, ...] = ()
 
     @property
     def due_age(self) -> float | None:

@@ -9,7 +9,17 @@ from typing import Final, Literal, cast
 from pellucid.durable.store import conversations
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.database import Transaction
-from pellucid.durable.store.records import FINAL, CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
+from pellucid.durable.store.records import (
+    FINAL,
+    CallRecord,
+    Cancellation,
+    Claim,
+    FailedPass,
+    Lease,
+    NewCall,
+    PassEnd,
+    Submission,
+)
 from pellucid.durable.store.values import (
     GIVEN_UP,
     Row,
@@ -30,6 +40,8 @@ Entries = Mapping[str, JSONValue]
 
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
+
+_RETRIES: Final = ("delete_retries", "delete_version")
 
 
 def submit(
@@ -177,7 +189,7 @@ def end_pass(
         cancellation_entries=len(entries) + len(cancellation_events),
     )
     if row is None:
-        status = _status_after(tx, claim)
+        status = status_after(tx, claim)
         return cast("PassEnd", status if status in {"waiting", "cancelled"} else "due")
     if row["status"] == "cancelled":
         calls, events = (), cancellation_events
@@ -201,13 +213,27 @@ def finish(
     result: JSONValue,
     entries: Entries,
     events: Sequence[JSONValue],
+    failure: FailedPass | None = None,
 ) -> tuple[CallRecord, ...]:
     """End the run and cancel its pending calls."""
     cancelled = _end(tx, claim.run.id, claim.run.fence, status, result, entries, events)
     if cancelled is None:
-        _status_after(tx, claim)
+        status_after(tx, claim)
         return ()
+    if failure is not None:
+        note_failure(tx, claim, failure)
     return cancelled
+
+
+def note_failure(tx: Transaction, claim: Claim, failure: FailedPass) -> None:
+    """Note how the pass of a claim has failed that has just given the run back, or ended it."""
+    tx.all(
+        "note_failure",
+        run_id=claim.run.id,
+        attempts=failure.attempts,
+        error_type=failure.error_type,
+        error=failure.error,
+    )
 
 
 def _end(
@@ -243,7 +269,7 @@ def release(tx: Transaction, claim: Claim, delay: float) -> None:
     """Give a claim back."""
     row = tx.one("release", id=claim.run.id, fence=claim.run.fence, delay=delay)
     if row is None:
-        _status_after(tx, claim)
+        status_after(tx, claim)
     else:
         tx.notify_due(row["agent"], claim.run.id, claim.run.fence, is_later=delay > 0)
 
@@ -290,7 +316,7 @@ def purge(tx: Transaction, older_than: float) -> int:
     for status in FINAL:
         ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
     for run_id in ids:
-        for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback"):
+        for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback", *_RETRIES):
             tx.all(statement, run_id=run_id)
     return len(ids)
 
@@ -305,7 +331,7 @@ def _fenced(claim: Claim, row: Row) -> Fenced:
     return Fenced(claim.run.id, fence=claim.run.fence, current_fence=row["fence"], status=row["status"])
 
 
-def _status_after(tx: Transaction, claim: Claim) -> str:
+def status_after(tx: Transaction, claim: Claim) -> str:
     """Return the status of the run if this claim has ended its pass, by a commit that was not answered."""
     row = tx.one("find_run", id=claim.run.id)
     if row is None:

@@ -16,6 +16,7 @@ from pellucid.durable.store.records import (
     Cancellation,
     Claim,
     EventPage,
+    FailedPass,
     JournalEntry,
     Lease,
     NewCall,
@@ -240,15 +241,24 @@ class RunStore(ConversationMethods, OverviewMethods, LiveMethods):
         *,
         entries: Mapping[str, JSONValue] = _NO_ENTRIES,
         events: Sequence[JSONValue] = (),
+        failure: FailedPass | None = None,
     ) -> tuple[CallRecord, ...]:
-        """End the run for good, and return the calls that were pending, which are cancelled.
+        """End the run, and return the calls that were pending, which are cancelled; `failure` says how it failed.
 
         Raises:
             Fenced: the claim was lost; nothing was written.
             DuplicateKey: the run has an entry of such a key; nothing was written.
         """
         return await self._write(
-            partial(runs.finish, claim=claim, status=status, result=result, entries=entries, events=events)
+            partial(
+                runs.finish,
+                claim=claim,
+                status=status,
+                result=result,
+                entries=entries,
+                events=events,
+                failure=failure,
+            )
         )
 
     async def release(self, claim: Claim, *, delay: float = 0.0) -> None:

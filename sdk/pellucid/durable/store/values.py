@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
-from pellucid.durable.store.records import CallRecord, JournalEntry, RunRecord, RunStatus, StoredEvent
+from pellucid.durable.store.records import CallRecord, Failures, JournalEntry, RunRecord, RunStatus, StoredEvent
 from pellucid.types import JSONValue
 
 Row: TypeAlias = Mapping[str, Any]
@@ -98,6 +98,7 @@ def run_record(row: Row) -> RunRecord:
         lease_until=row["lease_until"],
         due_at=row["due_at"],
         trace=load(row["trace"]),
+        failures=_failures(row),
     )
 
 
@@ -106,10 +107,32 @@ def is_given_up(run: RunRecord) -> bool:
     return isinstance(run.result, dict) and run.result.get("error_type") == GIVEN_UP
 
 
+def _failures(row: Row) -> Failures | None:
+    if _optional(row, "attempts") is None:
+        return None
+    return Failures(
+        attempts=row["attempts"],
+        since=row["failing_since"],
+        failed_at=row["failed_at"],
+        next_at=row["next_at"],
+        error_type=row["last_error_type"],
+        error=row["last_error"],
+    )
+
+
 def status_of(row: Row) -> RunStatus:
     """Return the status of a run. A queued one is stored as due without a time, so that no version claims it."""
     status: RunStatus = row["status"]
-    return "queued" if status == "due" and row["due_at"] is None else status
+    if status != "due":
+        return status
+    if row["due_at"] is None:
+        return "queued"
+    return "retrying" if _optional(row, "is_retrying") else status
+
+
+def _optional(row: Row, name: str) -> Any:
+    """Return a column that not all statements read; a row of SQLite is no mapping otherwise."""
+    return row[name] if name in row.keys() else None  # noqa: SIM118
 
 
 def call_record(row: Row) -> CallRecord:

@@ -30,10 +30,11 @@ OR EXISTS (
     AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
 
 -- list_overviews: without their results, but for errors; a limit makes the planner look each run up
-SELECT runs.id, agent, status, pass_no, pending, runs.fence, lease_owner, lease_until, due_at, expired_leases,
+SELECT runs.id, agent, status, pass_no, pending, lease_owner, lease_until, due_at, expired_leases,
     idempotency_key, cancel_reason, request, created_at, updated_at,
     CASE WHEN status = 'failed' THEN result END AS failure, retries.attempts, retries.failed_at, retries.next_at,
-    retries.fence AS retried_fence, retries.error_type, retries.error
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
 FROM json_array_elements_text(CAST(:ids AS json)) AS wanted (id)
     CROSS JOIN LATERAL (SELECT * FROM runs WHERE runs.id = wanted.id LIMIT 1) AS runs
     LEFT JOIN LATERAL (SELECT * FROM retries WHERE retries.run_id = runs.id LIMIT 1) AS retries ON TRUE

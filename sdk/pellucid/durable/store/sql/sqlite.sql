@@ -25,10 +25,11 @@ OR EXISTS (
     AND agent IN (SELECT value FROM json_each(:agents)))
 
 -- list_overviews: without their results, but for errors
-SELECT runs.id, agent, status, pass_no, pending, runs.fence, lease_owner, lease_until, due_at, expired_leases,
+SELECT runs.id, agent, status, pass_no, pending, lease_owner, lease_until, due_at, expired_leases,
     idempotency_key, cancel_reason, request, created_at, updated_at,
     CASE WHEN status = 'failed' THEN result END AS failure, retries.attempts, retries.failed_at, retries.next_at,
-    retries.fence AS retried_fence, retries.error_type, retries.error
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
 FROM runs LEFT JOIN retries ON retries.run_id = runs.id
 WHERE runs.id IN (SELECT value FROM json_each(:ids))
 ORDER BY created_at DESC, runs.id DESC

@@ -13,11 +13,16 @@ RETURNING *
 -- find_submitted
 SELECT * FROM runs WHERE id = :id OR idempotency_key = :idempotency_key ORDER BY id = :id DESC
 
--- find_run
-SELECT * FROM runs WHERE id = :id
+-- find_run: a run is retrying that waits for its next attempt; a claim since then has another fence
+SELECT runs.*, retries.attempts, retries.since AS failing_since, retries.failed_at, retries.next_at,
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    runs.status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
+FROM runs LEFT JOIN retries ON retries.run_id = runs.id WHERE runs.id = :id
 
 -- find_status: with the time since when it can be claimed, which a queued run does not have
-SELECT status, due_at FROM runs WHERE id = :id
+SELECT status, due_at, CASE WHEN status = 'due' THEN EXISTS (
+    SELECT 1 FROM retries WHERE run_id = runs.id AND fence = runs.fence AND next_at IS NOT NULL) END AS is_retrying
+FROM runs WHERE id = :id
 
 -- newest: runs after a place in the order of lists, newest first; each of these statements follows one index
 SELECT id, created_at FROM runs
@@ -125,6 +130,43 @@ SET status = 'due', due_at = @now + :delay, lease_owner = NULL, lease_until = NU
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent
 
+-- retry_later: a run that was cancelled meanwhile is due at once, for the worker that ends it
+UPDATE runs
+SET status = 'due', due_at = @now + CASE WHEN cancel_reason IS NULL THEN CAST(:delay AS DOUBLE PRECISION) ELSE 0 END,
+    lease_owner = NULL, lease_until = NULL, updated_at = @now, last_seq = last_seq + 1
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
+RETURNING last_seq, agent, due_at, cancel_reason
+
+-- note_failure: of the claim that has just given the run back, or ended it
+INSERT INTO retries (run_id, attempts, since, failed_at, next_at, seq, fence, error_type, error)
+SELECT id, :attempts, @now, @now, due_at, last_seq, fence, :error_type, :error FROM runs WHERE id = :run_id
+ON CONFLICT (run_id) DO UPDATE
+SET attempts = excluded.attempts, failed_at = excluded.failed_at, next_at = excluded.next_at, seq = excluded.seq,
+    since = CASE WHEN excluded.attempts > 1 THEN retries.since ELSE excluded.since END,
+    fence = excluded.fence, error_type = excluded.error_type, error = excluded.error
+
+-- find_failures
+SELECT attempts, seq, error_type, @now - since AS elapsed FROM retries WHERE run_id = :run_id
+
+-- list_outcomes: of the steps after a failure
+SELECT key FROM journal WHERE run_id = :run_id AND seq > :after AND substr(key, 1, 7) IN ('answer:', 'result:')
+
+-- retry_run: as after a pass, but that it is another claim for those who announce runs
+UPDATE runs
+SET status = 'due', due_at = @now, result = NULL, cancel_reason = NULL, pending = 0, expired_leases = 0,
+    lease_owner = NULL, lease_until = NULL, fence = fence + 1, updated_at = @now, last_seq = last_seq + 1 + :entries
+WHERE id = :id AND status IN ('failed', 'cancelled')
+RETURNING *
+
+-- forget_attempts: the last error stays
+UPDATE retries SET attempts = 0, next_at = NULL WHERE run_id = :run_id
+
+-- delete_retries
+DELETE FROM retries WHERE run_id = :run_id
+
+-- delete_version
+DELETE FROM run_versions WHERE run_id = :run_id
+
 -- cancel_run: at once, unless a worker holds a lease of it; the worker whose lease has expired stays in the row
 UPDATE runs
 SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
@@ -183,6 +225,11 @@ WHERE status IN ('due', 'running', 'waiting') GROUP BY 1, 2
 -- count_due: a run that was given back may be due only in a while
 SELECT agent, count(*) AS number, @now - min(due_at) AS age FROM runs
 WHERE status = 'due' AND due_at <= @now GROUP BY agent ORDER BY agent
+
+-- count_retrying: the runs that are due come first, as they are few
+SELECT agent, count(*) AS number, @now - min(since) AS age FROM runs CROSS JOIN retries
+WHERE runs.status = 'due' AND runs.id = retries.run_id AND retries.fence = runs.fence AND retries.next_at IS NOT NULL
+GROUP BY agent ORDER BY agent
 
 -- count_pending
 SELECT tool, kind, count(*) AS number, @now - min(created_at) AS age,
@@ -268,6 +315,13 @@ ORDER BY turn LIMIT 1
 
 -- lock_conversation: the run of a turn has ended, as have all before it
 UPDATE conversations SET ended_to = :turn, updated_at = @now WHERE id = :conversation
+
+-- find_turn
+SELECT conversation, turn FROM turns WHERE run_id = :run_id
+
+-- reopen_conversation: a run is to continue that had ended
+UPDATE conversations SET ended_to = CASE WHEN ended_to < :turn THEN ended_to ELSE :turn - 1 END, updated_at = @now
+WHERE id = :conversation
 
 -- start_next: the first run of a conversation that has not ended, if it is queued. If it has been cancelled in between,
 -- the next sweep starts the one after it

@@ -1,0 +1,30 @@
+"""Methods of `DurableRuns` on runs that have ended."""
+
+from __future__ import annotations
+
+from pellucid.durable.store import Retry, RunStore
+from pellucid.types import JSONObject
+
+
+class RetryMethods:
+    """Part of `DurableRuns`."""
+
+    _store: RunStore
+
+    async def retry(self, run_id: str, reason: str | None = None) -> Retry:
+        """Continue a run that failed, was given up or was cancelled, from its journal.
+
+        Nothing that has a result runs again, and idempotency keys are the same. The model reads of calls that were
+        cancelled with the run that they were. Attempts and expired leases are counted anew.
+
+        Args:
+            run_id: Id of the run.
+            reason: Why, for the event `run.retried`.
+
+        Raises:
+            ConversationBusy: another run of the conversation has not ended.
+        """
+        event: JSONObject = {"type": "run.retried"}
+        if reason is not None:
+            event["reason"] = reason
+        return await self._store.retry(run_id, [event])
