@@ -31,7 +31,7 @@ _EVENT: Final[Schema] = {
     "required": ["event", "data"],
 }
 _RESULT: Final[Schema] = {"resultId": _TEXT}
-_OPEN: Final = ("queued", "due", "running", "awaiting_approval", "awaiting_tools")
+_OPEN: Final = ("queued", "due", "retrying", "running", "awaiting_approval", "awaiting_tools")
 """Statuses of runs that have not ended."""
 
 
@@ -79,6 +79,10 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         traceId=_TEXT,
         usage=_ref("Usage"),
         error=_object(["type", "message"], type={"type": ["string", "null"]}, message=_TEXT),
+        attempts={"type": "integer"},
+        lastError=_object(["type", "message"], type=_TEXT, message=_TEXT),
+        failedAt={"type": "number"},
+        nextAttemptAt={"type": "number"},
         approvals={"type": "array", "items": _ref("Approval")},
         external={"type": "array", "items": _ref("ExternalCall")},
         messages={"type": "array", "items": {"type": "object"}},
