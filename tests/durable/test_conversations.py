@@ -230,7 +230,8 @@ async def test_a_queued_run_starts_after_any_end(store: RunStore, end: str) -> N
     first = await runs.submit("a", "fail" if end == "failed" else "x", conversation_id="c")
     second = await runs.submit("a", "y", conversation_id="c")
     if end == "given up":
-        await store.claim("worker", ["a"], 0)
+        for _ in range(3):
+            await store.claim("worker", ["a"], 0)
     elif end == "cancelled by its worker":
         claim = await store.claim("worker", ["a"], 60)
         assert claim is not None
@@ -309,6 +310,9 @@ async def test_the_steps_of_a_run_that_was_given_up_are_not_read(location: Locat
     assert claim is not None
     assert claim.conversation is not None
     await store.append(claim, "answer:1", {"step": "answer", "state": "huge"})
+    for _ in range(3):
+        location.end_leases()
+        assert await store.claim("worker", ["a"], 60) is not None
     location.end_leases()
     await within(runs.work_until_idle())
     [turn] = (await store.conversation(claim.conversation)).turns

@@ -134,7 +134,7 @@ async def test_a_tool_that_kills_each_process_is_given_up(location: Location) ->
     killed = Killed(times=9, idempotent=True)
     async with location.open() as store:
         agent = Agent("a", model=ScriptedModel(ToolCall("effect", {}, "c"), "end"), tools=[killed.tool])
-        runs = DurableRuns(store, [agent], max_expired_leases=3)
+        runs = DurableRuns(store, [agent], max_expired_leases=1)
         run_id = await runs.submit(agent, "go")
         for _ in range(3):
             await killed.die(store, agent, location)
@@ -181,13 +181,13 @@ async def test_a_run_that_is_cancelled_while_it_waits_ends(
 
 async def test_a_run_that_is_given_up_ends_what_it_waits_for(location: Location) -> None:
     """Also a call that only the killed pass has dispatched, whose own span had ended."""
-    killed = Killed()
+    killed = Killed(times=3, idempotent=True)
     async with location.open() as store:
         model = ScriptedModel(ToolCall("job", {}, "c-job"), ToolCall("effect", {}, "c"), "end")
         agent = Agent("a", model=model, tools=[JOB, killed.tool])
         runs = DurableRuns(store, [agent], max_expired_leases=1)
         run_id = await runs.submit(agent, "go")
-        exported = await killed.die(store, agent, location)
+        exported = [span for _ in range(3) for span in await killed.die(store, agent, location)]
         with capture(fixed=False) as telemetry:
             telemetry.is_checked = False  # the span of the dispatch is another process's
             await within(runs.work_until_idle())
@@ -198,7 +198,7 @@ async def test_a_run_that_is_given_up_ends_what_it_waits_for(location: Location)
     assert wait.parent is not None
     assert wait.parent.span_id == dispatch.context.span_id
     assert wait.attributes[semconv.ASYNC_STATUS] == "cancelled"
-    assert outcomes(telemetry, "execute_tool") == [("failed", "interrupted")]
+    assert outcomes(telemetry, "execute_tool") == [("failed", "interrupted")] * 3
 
 
 async def test_a_run_whose_worker_died_and_that_is_cancelled_ends(location: Location) -> None:

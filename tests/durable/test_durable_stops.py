@@ -42,9 +42,9 @@ async def test_stopped_while_it_claims(store: RunStore, monkeypatch: pytest.Monk
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
 
-            async def stop_and_claim(*arguments: Any) -> Any:
+            async def stop_and_claim(*arguments: Any, **options: Any) -> Any:
                 tasks.cancel_scope.cancel()
-                return await claim(*arguments)
+                return await claim(*arguments, **options)
 
             monkeypatch.setattr(store, "claim", stop_and_claim)
             tasks.start_soon(runs.work)

@@ -96,7 +96,8 @@ async def test_given_up(store: RunStore, queue: NATSQueue, nats: NATSServer, pre
             while await admin.waiting(f"{prefix}_work", "a") < 1:  # noqa: ASYNC110  (another thread)
                 await anyio.sleep(0.01)
             await silent.submit("poison", "a", None)
-            assert await silent.claim("worker that ends", ["a"], EXPIRED) is not None
+            for _ in range(3):
+                assert await silent.claim("worker that ends", ["a"], EXPIRED) is not None
             assert (await runs.recover()).run_ids == ("poison",)
             [letter] = await dead(admin, prefix, 1)
             tasks.cancel_scope.cancel()

@@ -15,6 +15,7 @@ from pellucid.agent import Agent, configuration_of
 from pellucid.context import CancelToken
 from pellucid.durable.runs.continuation import request_of, settled_ids, source_of
 from pellucid.durable.runs.conversations import history_of, own_messages
+from pellucid.durable.runs.draining import PassReleased
 from pellucid.durable.runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
 from pellucid.durable.runs.failed_passes import retried
 from pellucid.durable.runs.journal import StoreJournal
@@ -70,6 +71,8 @@ async def run_pass(
         return "failed"
     try:
         return await _run_pass(store, agent, claim, deps, completion, live, retry)
+    except PassReleased:
+        return await _released(store, claim)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
         return "fenced"
@@ -79,12 +82,18 @@ async def run_pass(
     except Exception as error:  # noqa: BLE001  (a run that cannot continue must not end its worker)
         return await _fail(store, claim, error)
     except anyio.get_cancelled_exc_class():
-        with anyio.move_on_after(PATIENCE, shield=True):
-            try:
-                await store.release(claim)
-            except StoreError as error:
-                _log.warning("durable_run.not_released run_id=%s %s", claim.run.id, error)
+        await _released(store, claim)
         raise
+
+
+async def _released(store: RunStore, claim: Claim) -> PassOutcome:
+    """Give a claim back: the run is due again at once."""
+    with anyio.move_on_after(PATIENCE, shield=True):
+        try:
+            await store.release(claim)
+        except StoreError as error:
+            _log.warning("durable_run.not_released run_id=%s %s", claim.run.id, error)
+    return "interrupted"
 
 
 async def _run_pass(

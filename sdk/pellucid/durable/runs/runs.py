@@ -23,14 +23,17 @@ from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
 from pellucid.durable.runs.conversations import Conversations, conversation_key
 from pellucid.durable.runs.conversations import read as read_conversation
+from pellucid.durable.runs.draining import Draining
 from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods
+from pellucid.durable.runs.slots import Passes
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.runs.worker import Worker
+from pellucid.durable.runs.worker_methods import WorkerMethods
 from pellucid.durable.states.metrics import StoreMetrics
 from pellucid.durable.states.records import (
     Conversation,
@@ -45,6 +48,7 @@ from pellucid.durable.states.records import (
 from pellucid.durable.states.work_queue import WorkQueue
 from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStore, Settlement
 from pellucid.durable.store.records import FINAL
+from pellucid.durable.store.transactions import seconds
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_answer, check_edited
@@ -63,7 +67,7 @@ _WAIT = 60.0
 _DEFAULT_RETRIES: Final = RetryPolicy()
 
 
-class DurableRuns(RetryMethods):
+class DurableRuns(RetryMethods, WorkerMethods):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
     ```python
@@ -83,8 +87,9 @@ class DurableRuns(RetryMethods):
         lease: Seconds after which other workers continue the run of a process that ended or stopped.
         worker: Name of this process, for people.
         poll: Seconds between sweeps for expired leases and calls, and with a queue for runs that it has not announced.
-        max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
-            may be what ends the processes. None for any number.
+        max_expired_leases: Leases of a run that may expire in a row without a new step while it has its worker for
+            itself, as it has after the first two; then the run fails, because it is what ends the processes. None for
+            any number.
         deps: Value for tools, `ToolContext.deps`.
         completion: Server to which other processes return results, for `ToolContext.external`.
         callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
@@ -137,9 +142,11 @@ class DurableRuns(RetryMethods):
             worker=worker or f"{socket.gethostname()}:{os.getpid()}",
             lease=lease,
             max_expired_leases=max_expired_leases,
+            passes=Passes(),
         )
         if queue is not None:
             queue.attach(store)
+        self._draining = Draining()
         self._hub = hub_of(store) if stream != "never" else None
         if self._hub is not None and (relay := getattr(queue, "relay", None)) is not None:
             self._hub.use(relay)
@@ -147,6 +154,7 @@ class DurableRuns(RetryMethods):
             store=store,
             agents=self._agents,
             claims=claims,
+            draining=self._draining,
             source=StoreSource(claims, poll) if queue is None else QueueSource(claims, queue, poll),
             poll=poll,
             deps=deps,
@@ -432,15 +440,20 @@ class DurableRuns(RetryMethods):
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
         return await self._worker.recover()
 
-    async def work(self, *, concurrency: int = 8) -> None:
-        """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back.
+    async def work(self, *, concurrency: int = 8, drain_timeout: float = 30.0) -> None:
+        """Continue runs of the agents as they become due, until cancelled or drained; then give unfinished ones back.
 
         Callbacks of all runs in the store are delivered, too.
+
+        Args:
+            concurrency: Runs at the same time.
+            drain_timeout: Seconds that passes get when an operator asks this worker to end, with `drain_worker`.
         """
         async with anyio.create_task_group() as tasks:
             if self._deliverer is not None:
                 tasks.start_soon(self._deliverer.work)
-            await self._worker.work(_checked(concurrency))
+            await self._worker.work(_checked(concurrency), seconds(drain_timeout))
+            tasks.cancel_scope.cancel()
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""

@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import anyio
 
+from pellucid.durable.runs.slots import Passes
 from pellucid.durable.states.metrics import PassOutcome
 from pellucid.durable.states.work_queue import GIVEN_UP, Delivery, WorkQueue
 from pellucid.durable.store import Claim, RunStore
@@ -60,20 +61,47 @@ class Claims:
     worker: str
     lease: float
     max_expired_leases: int | None
+    passes: Passes
 
     async def any(self) -> Claim | None:
-        """Claim the run that has been due for longest, or else one whose lease has expired."""
+        """Claim the run that has been due for longest, or else one whose lease has expired.
+
+        A suspect is claimed while no pass runs here, and first if it has waited for the length of a lease.
+        """
         claim: Claim | None = None
         with anyio.CancelScope(shield=True):
-            claim = await self.store.claim(self.worker, self.agents, self.lease, self.max_expired_leases)
-        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
+            is_idle = self.passes.are_over
+            if is_idle and self.passes.has_suspect and (suspect := await self.store.suspect(self.agents)) is not None:
+                claim = await self.one(*suspect)
+            self.passes.has_suspect = self.passes.has_suspect and not is_idle
+            if claim is None:
+                claim = await self.store.claim(
+                    self.worker, self.agents, self.lease, self.max_expired_leases, with_suspects=is_idle
+                )
+        return claim
 
     async def one(self, run_id: str, agent: str) -> Claim | None:
-        """Claim one run, if it can be continued."""
+        """Claim one run, if it can be continued; a suspect while no pass runs here."""
         claim: Claim | None = None
         with anyio.CancelScope(shield=True):
-            claim = await self.store.claim_run(run_id, agent, self.worker, self.lease, self.max_expired_leases)
-        return claim  # noqa: RET504  (as above)
+            claim = await self.store.claim_run(
+                run_id, agent, self.worker, self.lease, self.max_expired_leases, with_suspects=self.passes.are_over
+            )
+        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
+
+    async def wait(self, poll: float) -> None:
+        """Wait until a run can be claimed here."""
+        is_idle = self.passes.are_over
+        while (
+            not await self.store.wait_for_work(self.agents, _WAIT if is_idle else poll, with_suspects=is_idle)
+            and is_idle == self.passes.are_over
+        ):
+            pass
+
+    async def look_for_suspect(self) -> None:
+        """Stop claiming beside passes that run here, if no other worker has claimed a suspect in time."""
+        if not self.passes.are_over:
+            self.passes.expect(has_suspect=await self.store.suspect(self.agents, self.lease) is not None)
 
 
 class StoreSource:
@@ -87,9 +115,10 @@ class StoreSource:
         """Wait for a run that is due, and claim it."""
         while True:
             try:
+                await self._claims.passes.have_room()
                 if (claim := await self._claims.any()) is not None:
                     return Work(claim)
-                await self._claims.store.wait_for_work(self._claims.agents, _WAIT)
+                await self._claims.wait(self._poll)
             except StoreUnavailable as error:
                 _log.warning("durable_runs.store_unavailable %s", error)
                 await anyio.sleep(self._poll)
@@ -107,6 +136,7 @@ class QueueSource:
     async def next(self) -> Work:
         """Wait for a run that is due, and claim it."""
         while True:
+            await self._claims.passes.have_room()
             try:
                 work = await (self._receive() if anyio.current_time() < self._next_sweep else self._sweep())
             except StoreUnavailable as error:

@@ -73,10 +73,14 @@ class TransactionLost(Exception):
     Attributes:
         is_outcome_unknown: Whether it may have been committed.
         is_transient: Whether repeating it can help.
+        is_committed: Whether it was committed, and only what follows it was lost.
     """
 
-    def __init__(self, *, is_outcome_unknown: bool = False, is_transient: bool = True) -> None:
+    def __init__(
+        self, *, is_outcome_unknown: bool = False, is_transient: bool = True, is_committed: bool = False
+    ) -> None:
         super().__init__()
+        self.is_committed = is_committed
         self.is_outcome_unknown = is_outcome_unknown
         self.is_transient = is_transient
 
@@ -107,8 +111,16 @@ class Database(Protocol):
         """
         ...
 
-    def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
+    def write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_repeat: bool = False,
+        then: Callable[[Transaction, T], None] | None = None,
+    ) -> T:
         """Run a function in a transaction that may write, and commit; roll back if the function raises.
+
+        `then` reads after the commit, on the same connection, with the result of the function.
 
         Raises:
             TransactionLost: the database did not answer.

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -111,12 +112,21 @@ class PostgresDatabase:
                     f"schema {self._schema!r} of {self.name!r} has tables of something else; choose another schema="
                 ) from error
 
-    def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
-        """Run a function in a transaction, commit, and send its notifications."""
-        with self._transaction() as (cursor, notifications):
+    def write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_repeat: bool = False,
+        then: Callable[[Transaction, T], None] | None = None,
+    ) -> T:
+        """Run a function in a transaction, commit, and send its notifications; then read."""
+        after: list[Callable[[], None]] = []
+        with self._transaction(after=after) as (cursor, notifications):
             transaction = Transaction(_execute(cursor), self._statements, is_repeat=is_repeat)
             result = work(transaction)
             notifications.extend(transaction.notifications)
+            if then is not None:
+                after.append(partial(then, transaction, result))
         return result
 
     def read(self, work: Callable[[Transaction], T]) -> T:
@@ -183,11 +193,16 @@ class PostgresDatabase:
         return connection
 
     @contextmanager
-    def _transaction(self, begin: str = "BEGIN") -> Iterator[tuple[_Cursor, list[tuple[Channel, str]]]]:
-        """Begin a transaction; commit at the end of the block and send the notifications in the list, or roll back."""
+    def _transaction(
+        self, begin: str = "BEGIN", after: Sequence[Callable[[], None]] = ()
+    ) -> Iterator[tuple[_Cursor, list[tuple[Channel, str]]]]:
+        """Begin a transaction; commit at the end of the block and send the notifications in the list, or roll back.
+
+        What the block appends to `after` uses the connection after the commit.
+        """
         cursor: _Cursor | None = None
         notifications: list[tuple[Channel, str]] = []
-        is_committing = False
+        is_committing = is_committed = False
         try:
             cursor = self._idle.pop() if self._idle else self._connect().cursor()
             _command(cursor, begin)
@@ -196,11 +211,14 @@ class PostgresDatabase:
             # One message, which the server works off also if this process has died meanwhile. Within the transaction,
             # NOTIFY would let only one commit of the whole database be written to disk at a time.
             _command(cursor, "; ".join(["COMMIT", *(self._notify(*notification) for notification in notifications)]))
+            is_committed = True
+            for read in after:
+                read()
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
             if cursor is not None:
                 cursor.connection.close()
             self._close_idle()
-            raise TransactionLost(is_outcome_unknown=is_committing) from error
+            raise TransactionLost(is_outcome_unknown=is_committing, is_committed=is_committed) from error
         except BaseException:
             if cursor is not None:
                 self._roll_back(cursor)

@@ -106,9 +106,15 @@ def has_events(tx: Transaction, run_id: str, after: int) -> bool:
     return row["status"] in FINAL or tx.one("has_events", run_id=run_id, after=after) is not None
 
 
-def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
+def has_work(tx: Transaction, agents: Sequence[str], *, with_suspects: bool) -> bool:
     """Return whether a run can be claimed."""
-    return tx.one("has_work", agents=dump(agents)) is not None
+    return tx.one("has_work", agents=dump(agents), with_suspects=int(with_suspects)) is not None
+
+
+def suspect(tx: Transaction, agents: Sequence[str], older_than: float) -> tuple[str, str] | None:
+    """Return id and agent of the run that has waited for longest to be claimed alone."""
+    row = tx.one("find_suspect", agents=dump(agents), older_than=older_than)
+    return None if row is None else (row["id"], row["agent"])
 
 
 def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:

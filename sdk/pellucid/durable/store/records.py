@@ -13,6 +13,9 @@ RunStatus: TypeAlias = Literal["queued", "due", "retrying", "running", "waiting"
 that failed, and can be claimed at `Failures.next_at`; `running` has been claimed; `waiting` has calls that are
 processing; the others are final."""
 
+QUARANTINE: Final = 2
+"""Leases of a run that expired in a row, after which it is claimed alone; only later ones show that it is the cause."""
+
 FINAL: Final[frozenset[RunStatus]] = frozenset({"completed", "failed", "cancelled"})
 """Statuses of runs that have ended."""
 
@@ -316,6 +319,11 @@ class Claim:
     expired_leases: int = 0
     conversation: str | None = None
     turn: int | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the worker is to run nothing else meanwhile: the run may be what ended the processes before."""
+        return self.expired_leases >= QUARANTINE and self.run.status == "running"
 
 
 @dataclass(frozen=True, slots=True)

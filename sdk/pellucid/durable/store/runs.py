@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Final, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, cast
 
 from pellucid.durable.store import conversations
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
     FINAL,
+    QUARANTINE,
     CallRecord,
     Cancellation,
     Claim,
@@ -84,50 +85,61 @@ def submit(
     return Submission(run_record(row), is_new=False)
 
 
-def claim(
-    tx: Transaction, worker: str, agents: Sequence[str], lease: float, max_expired_leases: int | None
-) -> Claim | None:
-    """Claim the oldest run that can be continued; fail it if its leases expired too often."""
-    row = tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)
-    return None if row is None else _claim(tx, row, worker, lease, max_expired_leases)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claiming:
+    """Who claims, and what. `RunStore.claim` says what the attributes are."""
 
+    worker: str
+    lease: float
+    max_expired_leases: int | None
+    with_suspects: bool
 
-def claim_run(
-    tx: Transaction, run_id: str, agent: str, worker: str, lease: float, max_expired_leases: int | None
-) -> Claim | None:
-    """Claim one run if it can be continued; fail it if its leases expired too often."""
-    row = tx.one("claim_run", id=run_id, agent=agent, worker=worker, lease=lease)
-    return None if row is None else _claim(tx, row, worker, lease, max_expired_leases)
+    def any(self, tx: Transaction, agents: Sequence[str]) -> Row | None:
+        """Claim the oldest run that can be continued; fail it if its leases expired too often."""
+        return self._claimed(tx, tx.one("claim", agents=dump(list(agents)), **self._parameters))
 
+    def one(self, tx: Transaction, run_id: str, agent: str) -> Row | None:
+        """Claim one run if it can be continued; fail it if its leases expired too often."""
+        return self._claimed(tx, tx.one("claim_run", id=run_id, agent=agent, **self._parameters))
 
-def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_leases: int | None) -> Claim:
-    is_recovered, waited = row["expired_leases"] > 0, row["updated_at"] - row["due_at"]
-    if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
-        expired_leases, due_at = row["expired_leases"], row["due_at"]
-        row = {**_give_up(tx, row), "due_at": due_at}  # its content is not read: that may be what ends the processes
-        steps = tx.all("list_steps", run_id=row["id"], after=row["checkpoint_seq"])
-        journal = tuple(map(journal_entry, steps))
-        calls = tuple(map(call_record, tx.all("list_calls", run_id=row["id"])))
-        return Claim(run_record(row), worker, lease, is_recovered, waited, journal, calls, expired_leases)
-    return Claim(
-        run_record(row),
-        worker,
-        lease,
-        is_recovered,
-        waited,
-        journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
-        calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
-        expired_leases=row["expired_leases"],
-        conversation=row["conversation"],
-        turn=row["turn"],
-    )
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {"worker": self.worker, "lease": self.lease, "with_suspects": int(self.with_suspects)}
+
+    def _claimed(self, tx: Transaction, row: Row | None) -> Row | None:
+        if row is None or self.max_expired_leases is None:
+            return row
+        if row["expired_leases"] < QUARANTINE + self.max_expired_leases:
+            return row
+        waited = row["updated_at"] - row["due_at"]
+        return {**_give_up(tx, row), "due_at": row["due_at"], "waited": waited}
+
+    def read(self, tx: Transaction, row: Row | None) -> Claim | None:
+        """Return the claim of a row, once it is committed: what is read may be what ends the process."""
+        if row is None:
+            return None
+        is_given_up = row["status"] != "running"
+        steps = "list_steps" if is_given_up else "list_journal"  # without content, which may have ended the processes
+        return Claim(
+            run_record(row),
+            self.worker,
+            self.lease,
+            is_recovered=row["expired_leases"] > 0,
+            waited=row["waited"] if is_given_up else row["updated_at"] - row["due_at"],
+            journal=tuple(map(journal_entry, tx.all(steps, run_id=row["id"], after=row["checkpoint_seq"]))),
+            calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+            expired_leases=row["expired_leases"],
+            conversation=None if is_given_up else row["conversation"],
+            turn=None if is_given_up else row["turn"],
+        )
 
 
 def _give_up(tx: Transaction, row: Row) -> Row:
     """Fail a run that has just been claimed, and return its row."""
     error = (
-        f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, as if it "
-        f"ended the process of each worker; look at the workers' logs for the cause, and submit the run again"
+        f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, all but "
+        f"the first {QUARANTINE} while its worker ran nothing else, as if it ended the process of each worker; look at "
+        f"the workers' logs for the cause, and submit the run again"
     )
     result: JSONObject = {"error": error, "error_type": GIVEN_UP}
     _end(tx, row["id"], row["fence"], "failed", result, {}, [{"type": "run.failed", "error_type": GIVEN_UP}])

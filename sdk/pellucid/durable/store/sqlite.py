@@ -86,9 +86,16 @@ class SQLiteDatabase:
                 _roll_back(self._writer)
                 raise
 
-    def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
-        """Run a function in a transaction that writes, and commit."""
-        with self._writing, self._translated_errors():
+    def write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_repeat: bool = False,
+        then: Callable[[Transaction, T], None] | None = None,
+    ) -> T:
+        """Run a function in a transaction that writes, and commit; then read."""
+        is_committed = False
+        with self._writing, self._translated_errors(lambda: is_committed):
             if self._writer is None:
                 self._writer = self._connect()
             connection = self._writer
@@ -100,6 +107,9 @@ class SQLiteDatabase:
             except BaseException:
                 _roll_back(connection)
                 raise
+            is_committed = True
+            if then is not None:
+                then(transaction, result)
         if self._wakeups is not None:
             for key in transaction.notifications:
                 self._wakeups.notify(key)
@@ -175,7 +185,7 @@ class SQLiteDatabase:
         return connection
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
+    def _translated_errors(self, is_committed: Callable[[], bool] = lambda: False) -> Iterator[None]:
         try:
             yield
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
@@ -184,7 +194,7 @@ class SQLiteDatabase:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _NOT_A_STORE:
                 raise ConfigError(f"{self.name!r} is not a SQLite database, or a damaged one") from error
-            raise TransactionLost(is_transient=code in _TRANSIENT) from error
+            raise TransactionLost(is_transient=code in _TRANSIENT, is_committed=is_committed()) from error
 
 
 def _version(connection: sqlite3.Connection) -> tuple[int | str, int]:

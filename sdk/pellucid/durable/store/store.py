@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
 from pellucid.durable.store import budgets, calls, queries, runs
+from pellucid.durable.store.claim_methods import ClaimMethods
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.live_methods import LiveMethods
@@ -30,6 +31,7 @@ from pellucid.durable.store.records import (
 )
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
+from pellucid.durable.store.worker_methods import WorkerMethods
 from pellucid.errors import ConfigError
 from pellucid.module_names import renamed
 from pellucid.text import excerpt
@@ -38,7 +40,7 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ConversationMethods, LiveMethods):
+class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, LiveMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -103,47 +105,6 @@ class RunStore(ConversationMethods, LiveMethods):
                 callback=callback,
                 conversation=conversation,
                 if_busy=if_busy,
-            )
-        )
-
-    async def claim(
-        self, worker: str, agents: Collection[str], lease: float, max_expired_leases: int | None = None
-    ) -> Claim | None:
-        """Claim the run that has been due for longest, or else one whose lease has expired; None if there is none.
-
-        No other worker gets the run until the lease ends; each write of the claim renews it. An earlier claim of the
-        run can write nothing from now on. If the answer to the commit is lost, another run is claimed, and the lost
-        one again after its lease.
-
-        Args:
-            worker: Name of the worker, for people.
-            agents: Names of the agents that the worker can run.
-            lease: Seconds.
-            max_expired_leases: Leases of a run that may expire in a row without an entry, call or event in between,
-                or the end of a pass; then it fails, and is returned as such: `Claim.run.status`. None for any number.
-        """
-        return await self._write(
-            partial(
-                runs.claim,
-                worker=worker,
-                agents=list(agents),
-                lease=seconds(lease),
-                max_expired_leases=max_expired_leases,
-            )
-        )
-
-    async def claim_run(
-        self, run_id: str, agent: str, worker: str, lease: float, max_expired_leases: int | None = None
-    ) -> Claim | None:
-        """Claim one run of an agent, if it is due or its lease has expired; None otherwise. See `claim`."""
-        return await self._write(
-            partial(
-                runs.claim_run,
-                run_id=run_id,
-                agent=agent,
-                worker=worker,
-                lease=seconds(lease),
-                max_expired_leases=max_expired_leases,
             )
         )
 
@@ -433,12 +394,6 @@ class RunStore(ConversationMethods, LiveMethods):
         return await self._read(partial(queries.events, run_id=run_id, after=after, limit=limit))
 
     # Waiting
-
-    async def wait_for_work(self, agents: Collection[str], timeout: float) -> bool:  # noqa: ASYNC109
-        """Wait until a run of one of the agents can be claimed; return False after `timeout` seconds without one."""
-        names = list(agents)
-        check = partial(self._read, partial(queries.has_work, agents=names))
-        return await self._wait([("work", name) for name in names], check, self._database.poll, timeout)
 
     async def statistics(self, *, is_open_only: bool = False) -> Statistics:
         """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.

@@ -123,27 +123,38 @@ class Transactions:
                     await waiter.wait()
         return False
 
-    async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
+    async def _write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_repeatable: bool = True,
+        then: Callable[[Transaction, T], None] | None = None,
+    ) -> T:
+        """Run a transaction, and `then` on its connection once it is committed, without further round trips."""
         is_repeat = False
         changes = _NO_CHANGES
+        result: T
 
         @wraps(work)
         def noted(transaction: Transaction) -> T:
-            nonlocal changes
+            nonlocal changes, result
             result = work(transaction)
             changes = transaction.changes
             return result
 
         async def attempt() -> T:
             nonlocal is_repeat
-            transaction = partial(self._database.write, noted, is_repeat=is_repeat)
+            transaction = partial(self._database.write, noted, is_repeat=is_repeat, then=then)
             try:
-                result = await self._in_thread(work, transaction, self._write_limiters.get())
+                await self._in_thread(work, transaction, self._write_limiters.get())
             except TransactionLost as lost:
-                is_repeat = is_repeat or lost.is_outcome_unknown
-                if is_repeat and not is_repeatable:
-                    raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
-                raise
+                if lost.is_committed and then is not None:
+                    await self._read(lambda transaction: then(transaction, result))
+                else:
+                    is_repeat = is_repeat or lost.is_outcome_unknown
+                    if is_repeat and not is_repeatable:
+                        raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
+                    raise
             for listener in self._listeners if changes != _NO_CHANGES else ():
                 listener(changes)
             return result

@@ -14,9 +14,11 @@ SET status = 'running', fence = fence + 1,
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now
      AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+     AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0)
      ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED),
     (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
      AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+     AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0)
      ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED))
 RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
     (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
@@ -24,10 +26,19 @@ RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversa
 -- has_work
 SELECT 1 AS has_work WHERE EXISTS (
     SELECT 1 FROM runs WHERE status = 'due' AND due_at <= @now
-    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
+    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+    AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0))
 OR EXISTS (
     SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
-    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
+    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+    AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0))
+
+-- find_suspect: the run that has waited for longest to be claimed alone
+SELECT id, agent FROM runs
+WHERE expired_leases > 0 AND lease_owner IS NOT NULL AND status IN ('due', 'running')
+    AND COALESCE(lease_until, due_at) <= @now - :older_than
+    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+ORDER BY due_at LIMIT 1
 
 -- settle: one statement, as each is a round trip. The row of the run is locked first; a call that another transaction settled
 -- meanwhile is no longer processing when it is looked at again

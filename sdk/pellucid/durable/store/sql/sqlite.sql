@@ -11,18 +11,30 @@ SET status = 'running', fence = fence + 1,
     due_at = CASE WHEN status = 'due' THEN due_at ELSE lease_until END
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))
+     AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0)
      ORDER BY due_at LIMIT 1),
     (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
-     AND agent IN (SELECT value FROM json_each(:agents)) ORDER BY created_at, id LIMIT 1))
+     AND agent IN (SELECT value FROM json_each(:agents))
+     AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0)
+     ORDER BY created_at, id LIMIT 1))
 RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
     (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
 -- has_work
 SELECT 1 AS has_work WHERE EXISTS (
-    SELECT 1 FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents)))
+    SELECT 1 FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))
+    AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0))
 OR EXISTS (
     SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
-    AND agent IN (SELECT value FROM json_each(:agents)))
+    AND agent IN (SELECT value FROM json_each(:agents))
+    AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0))
+
+-- find_suspect: the run that has waited for longest to be claimed alone
+SELECT id, agent FROM runs
+WHERE expired_leases > 0 AND lease_owner IS NOT NULL AND status IN ('due', 'running')
+    AND COALESCE(lease_until, due_at) <= @now - :older_than
+    AND agent IN (SELECT value FROM json_each(:agents))
+ORDER BY due_at LIMIT 1
 
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace

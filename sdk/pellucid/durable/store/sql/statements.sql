@@ -54,12 +54,14 @@ RETURNING last_seq, lease_until, cancel_reason, pass_no
 -- advance
 UPDATE runs SET last_seq = last_seq + :entries, updated_at = @now WHERE id = :id RETURNING last_seq
 
--- claim_run: one run of an agent, if it is due or its lease has expired
+-- claim_run: one run of an agent, if it is due or its lease has expired. A suspect is one whose claim would be the second
+-- in a row after an expired lease
 UPDATE runs
 SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
     lease_owner = :worker, lease_until = @now + :lease, due_at = COALESCE(lease_until, due_at), updated_at = @now
 WHERE id = :id AND agent = :agent AND COALESCE(lease_until, due_at) <= @now
+    AND (:with_suspects > 0 OR lease_owner IS NULL OR expired_leases = 0)
 RETURNING *, (SELECT conversation FROM turns WHERE run_id = runs.id) AS conversation,
     (SELECT turn FROM turns WHERE run_id = runs.id) AS turn
 
@@ -406,3 +408,24 @@ DELETE FROM budget_reservations
 WHERE expires_at <= @now - :older_than
     AND NOT EXISTS (SELECT 1 FROM budgets WHERE budgets.name = budget_reservations.name
         AND budgets.period = budget_reservations.period)
+
+-- write_worker
+INSERT INTO workers (id, name, version, agents, started_at, seen_at, slots)
+VALUES (:id, :name, CAST(:version AS TEXT), :agents, @now, @now, :slots)
+ON CONFLICT (id) DO UPDATE SET seen_at = @now
+RETURNING drain_requested_at
+
+-- find_worker
+SELECT drain_requested_at FROM workers WHERE id = :id
+
+-- delete_worker
+DELETE FROM workers WHERE id = :id
+
+-- delete_lost_workers
+DELETE FROM workers WHERE seen_at <= @now - :older_than
+
+-- list_workers
+SELECT * FROM workers ORDER BY name, started_at, id
+
+-- request_drain
+UPDATE workers SET drain_requested_at = COALESCE(drain_requested_at, @now) WHERE name = :name RETURNING id
