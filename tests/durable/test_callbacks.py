@@ -113,7 +113,7 @@ async def test_other_ends(store: RunStore, hook: Receiver) -> None:
         Agent("fails", model=FunctionModel(fail)),
         Agent("pays", model=ScriptedModel(ToolCall("pay"), "end"), tools=[PAY]),
     ]
-    runs = DurableRuns(store, agents, callbacks=callbacks(hook.url))
+    runs = DurableRuns(store, agents, callbacks=callbacks(hook.url), retry=None)
     await runs.submit("fails", "go")
     await submitted(runs, hook.url, "fails")
     run_id = await submitted(runs, hook.url, "pays")

@@ -317,8 +317,9 @@ async def test_a_run_that_was_given_up_is_continued(location: Location, store: R
     agent = Agent("a", model=ScriptedModel("done"))
     runs = DurableRuns(store, [agent], max_expired_leases=1)
     run_id = await runs.submit(agent, "go")
-    assert await store.claim("killed", ["a"], 60) is not None
-    location.end_leases()
+    for _ in range(3):
+        assert await store.claim("killed", ["a"], 60) is not None
+        location.end_leases()
     await within(runs.work_until_idle())
     assert (await runs.status(run_id)).error_type == "given_up"
     assert (await runs.retry(run_id)).outcome == "due"
