@@ -265,7 +265,7 @@ async def test_many_overdue_calls(store: RunStore) -> None:
     await all_at_once(sweep, sweep)
     await sweep()
     assert len(ids) == len(set(ids)) == 240
-    assert {run.status for run in await store.list_runs()} == {"due"}
+    assert {run.status for run in (await store.list_runs()).runs} == {"due"}
 
 
 async def test_cancel_against_settlement(store: RunStore) -> None:

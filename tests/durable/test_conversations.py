@@ -130,7 +130,7 @@ async def test_a_second_run_is_refused_while_one_is_open(store: RunStore) -> Non
         with pytest.raises(ConversationBusy, match=first) as caught:
             await runs.submit("a", "y", conversation_id="c")
         assert caught.value.run_id == first
-        assert [run.id for run in await store.list_runs()] == [first]
+        assert [run.run_id for run in (await store.list_runs()).runs] == [first]
 
     await refused()
     claim = await store.claim("worker", ["a"], 60)
@@ -196,8 +196,8 @@ async def test_queued_runs_start_in_order(store: RunStore) -> None:
     first, second, third = [await runs.submit("a", text, conversation_id="c") for text in ("x", "y", "z")]
     assert [item for change in changes for item in change.due] == [RunDue(first, "a", 0)]
     assert [(await runs.status(run_id)).status for run_id in (first, second, third)] == ["due", "queued", "queued"]
-    assert [run.id for run in await store.list_runs("queued")] == [second, third]
-    assert [run.id for run in await store.list_runs("due")] == [first]
+    assert {run.run_id for run in (await store.list_runs(status="queued")).runs} == {second, third}
+    assert [run.run_id for run in (await store.list_runs(status="due")).runs] == [first]
     assert (await store.statistics()).runs == {"due": 1, "queued": 2}
     claim = await store.claim("worker", ["a"], 60)
     assert claim is not None
@@ -221,7 +221,7 @@ async def test_a_queued_run_starts_after_any_end(store: RunStore, end: str) -> N
 
     async def act(request: ModelRequest) -> Any:
         if request.messages[0].text == "fail":
-            raise ModelError("m", "down")
+            raise ModelError("m", "no", error_kind="auth")
         return calls if len(request.messages) == 1 and end == "cancelled while it waits" else "done"
 
     runs = DurableRuns(
@@ -269,7 +269,7 @@ async def test_a_run_that_an_older_version_has_ended(location: Location, store: 
 
 async def test_a_run_that_failed_leaves_what_was_done(store: RunStore) -> None:
     """Its calls with their results, as far as the model had requested them; the next run reads them."""
-    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "down"), "back")
+    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "no", error_kind="auth"), "back")
     runs = DurableRuns(store, [Agent("a", model=model, tools=[DO])])
     first = await runs.submit("a", "go", conversation_id="c")
     await within(runs.work_until_idle())
@@ -282,7 +282,7 @@ async def test_a_run_that_failed_leaves_what_was_done(store: RunStore) -> None:
 @pytest.mark.parametrize("value", ["no JSON", "{}", '{"step": "answer", "state": {}}'])
 async def test_a_run_whose_steps_are_damaged_leaves_nothing(location: Location, store: RunStore, value: str) -> None:
     """It has failed anyway, and the conversation goes on without it."""
-    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "down"), "back")
+    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "no", error_kind="auth"), "back")
     runs = DurableRuns(store, [Agent("a", model=model, tools=[DO])])
     await runs.submit("a", "go", conversation_id="c")
     await within(runs.work_until_idle())
@@ -293,7 +293,7 @@ async def test_a_run_whose_steps_are_damaged_leaves_nothing(location: Location, 
 
 async def test_a_run_that_failed_before_its_first_answer_leaves_nothing(store: RunStore) -> None:
     """Nothing was done, so its message can be sent again."""
-    model = ScriptedModel(ModelError("m", "down"), "hello")
+    model = ScriptedModel(ModelError("m", "no", error_kind="auth"), "hello")
     runs = DurableRuns(store, [Agent("a", model=model)])
     for _ in range(2):
         await runs.submit("a", "hi", conversation_id="c")

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid.durable import Claim, NewCall, RunStore, Settlement
+from pellucid.durable import Claim, FailedPass, NewCall, Retry, RunStore, Settlement
 from pellucid.errors import StoreUnavailable
 from support.lossy_proxy import lossy_proxy
 from support.processes import PATIENCE, command
@@ -221,7 +221,7 @@ def test_opened_by_many_processes(location: Location) -> None:
 
     async def check() -> None:
         async with location.open() as store:
-            assert len(await store.list_runs()) == 8
+            assert len((await store.list_runs()).runs) == 8
 
     anyio.run(check)
 
@@ -330,10 +330,21 @@ async def test_lost_answers_to_commits(location: Location, tmp_path: Path) -> No
             claim = await claimed(store)
             await lost(partial(store.release, claim))
             claim = await claimed(store)
+            await lost(partial(store.retry_later, claim, FailedPass(1, "503", "down"), delay=0.0))
+            claim = await claimed(store)
+            await lost(partial(store.finish, claim, "failed", 0, events=["failed"], failure=FailedPass(2, "401", "no")))
+            retry = await lost(partial(store.retry, "run", ["retried"]))
+            assert isinstance(retry, Retry)
+            assert retry.outcome == "due"
+            claim = await claimed(store)
             await lost(partial(store.finish, claim, "completed", 1, events=["end"]))
             run = await store.run("run")
             assert run is not None
             assert (run.status, run.result, run.pending) == ("completed", 1, 0)
-            assert [entry.key for entry in await store.journal("run")] == ["a", "b"]
+            assert [entry.key for entry in await store.journal("run")] == ["a", "b", f"retried:{claim.run.fence - 1}"]
             events = [event.value for event in (await store.events("run")).events]
-            assert events == ["event", "settled", "once", "end"]
+            [retrying] = [event for event in events if isinstance(event, dict)]
+            assert (retrying["type"], retrying["attempt"]) == ("run.retrying", 1)
+            assert [event for event in events if isinstance(event, str)] == [
+                "event", "settled", "once", "failed", "retried", "end"
+            ]  # fmt: skip

@@ -38,7 +38,8 @@ BATCH = 30
 
 def start(location: Location, journey: Journey, backend: str) -> subprocess.Popen[str]:
     """Start a process that goes through a run, and is killed at a point."""
-    arguments = (TESTS, *location.arguments, journey.path, journey.kill_at, backend)
+    trouble = ("troubled",) if journey.is_troubled else ()
+    arguments = (TESTS, *location.arguments, journey.path, journey.kill_at, backend, *trouble)
     return subprocess.Popen(command(SCRIPT, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -109,13 +110,13 @@ async def continued(location: Location, journey: Journey) -> None:
         check_trace(journey)
 
 
-def killed(location: Location, tmp_path: Path, points: Sequence[int]) -> int:
+def killed(location: Location, tmp_path: Path, points: Sequence[int], *, is_troubled: bool = False) -> int:
     """Kill a process at each of the points, continue each run here; return how many processes reached their point."""
     reached = 0
     for first in range(0, len(points), BATCH):
         batch: list[tuple[Location, Journey, str]] = []
         for point in points[first : first + BATCH]:
-            journey = Journey(tmp_path / f"{point}.txt", point)
+            journey = Journey(tmp_path / f"{point}.txt", point, is_troubled=is_troubled)
             where = location.at(str(point))
             process = start(where, journey, BACKENDS[point % 2])
             _, errors = process.communicate(timeout=PATIENCE)
@@ -150,3 +151,22 @@ async def test_points_of_a_run(location: Location, tmp_path: Path) -> None:
         assert 90 < journey.points < 121
         await check(store, journey)
         check_trace(journey)
+
+
+def test_killed_while_a_pass_fails(location: Location, tmp_path: Path) -> None:
+    """Killed between an error of the model and the commit that lets the run go on, or after it, a run ends right."""
+    journey = Journey(tmp_path / "log.txt", is_troubled=True)
+
+    async def pass_all() -> None:
+        async with location.at("all").open() as store:
+            watch(store, journey)
+            with anyio.fail_after(PATIENCE):
+                await go_through(store, journey)
+            await check(store, journey)
+
+    anyio.run(pass_all)
+    check_trace(journey)
+    retries = [number for number, name in enumerate(journey.names, 1) if name == "retry_later before commit"]
+    assert len(retries) == 2
+    points = [number + offset for number in retries for offset in (-1, 0, 1, 2)]
+    assert killed(location, tmp_path, points, is_troubled=True) == len(points)

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
-from pellucid import Agent, Decision, Tool, ToolCall, semconv
-from pellucid.durable import DurableRuns
+from pellucid import Agent, Decision, ModelError, Tool, ToolCall, semconv
+from pellucid.durable import DurableRuns, RetryPolicy
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
 from support.durable_agents import JOB, OWED, PAY, nothing
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
+LOST = ("lost", "lost")
 WAITS = (ToolCall("owed", {}, "c-owed"), ToolCall("pay", {}, "c-pay"))
 
 
@@ -105,6 +106,27 @@ async def test_a_killed_pass_is_lost_once(location: Location) -> None:
     lines = [line for line in telemetry.logs if line.get("error_type") == "interrupted"]
     assert [(line["level"], line["tool_name"], line["agent"]) for line in lines] == [("error", "effect", "a")] * 2
     assert {line["span_id"] for line in lines} == {format_span_id(span.context.span_id) for span in calls}
+
+
+@pytest.mark.parametrize("kind", ["unavailable", "auth"])
+async def test_a_killed_pass_is_lost_once_if_the_next_one_fails(location: Location, kind: Any) -> None:
+    """Whether the run retries by itself or an operator lets it go on, the killed pass has one span."""
+    killed = Killed(idempotent=True)
+    async with location.open() as store:
+        model = ScriptedModel(ToolCall("effect", {}, "c"), ModelError("m", "down", error_kind=kind), "end")
+        agent = Agent("a", model=model, tools=[killed.tool])
+        runs = DurableRuns(store, [agent], retry=RetryPolicy(backoff=0))
+        run_id = await runs.submit(agent, "go")
+        exported = await killed.die(store, agent, location)
+        with capture(fixed=False) as telemetry:
+            await within(runs.work_until_idle())
+            assert (await runs.retry(run_id)).outcome == ("due" if kind == "auth" else "completed")
+            await within(runs.work_until_idle())
+        assert (await runs.status(run_id)).output == "end"
+    assert sorted(outcomes(telemetry, "invoke_agent")) == [("completed", None), ("failed", "ModelError"), LOST]
+    spans = {span.context.span_id: span for span in (*exported, *telemetry.spans)}
+    assert len({span.context.trace_id for span in spans.values()}) == 1
+    assert len([span for span in spans.values() if span.parent is None]) == 1
 
 
 async def test_a_tool_that_kills_each_process_is_given_up(location: Location) -> None:

@@ -129,7 +129,7 @@ async def test_damaged_rows(store: RunStore, change: str) -> None:
     with anyio.fail_after(30):
         await runs.work_until_idle()
     assert (await runs.status(good)).status == "waiting"
-    rows = {run.id: run.status for run in await store.list_runs()}
+    rows = {run.run_id: run.status for run in (await store.list_runs()).runs}
     assert rows["bad"] == "failed"
     state = await runs.status("bad")
     assert state.error is not None

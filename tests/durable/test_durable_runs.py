@@ -138,7 +138,7 @@ async def test_expired(store: RunStore) -> None:
 async def test_failed(store: RunStore) -> None:
     """A run that raises is failed, with the type and the redacted text of the error; nothing is lost."""
     agent = Agent("a", model=ScriptedModel(ValueError("password=hunter2222 is wrong")))
-    runs = DurableRuns(store, [agent])
+    runs = DurableRuns(store, [agent], retry=None)
     run_id = await runs.submit(agent, "go")
     await within(runs.work_until_idle())
     state = await runs.status(run_id)

@@ -187,7 +187,7 @@ async def test_stopped_beyond_the_lease(location: Location, tmp_path: Path) -> N
             workers.start()
             for run_id in run_ids:
                 await runs.submit(agent, "go", run_id=run_id, identity=Identity(principal=run_id))
-            while not await store.list_runs("running"):  # noqa: ASYNC110  (another process)
+            while not (await store.list_runs(status="running")).runs:  # noqa: ASYNC110  (another process)
                 await anyio.sleep(0.001)
             # Stopped within a transaction of SQLite, a process would hold the file, and nobody else could write.
             workers.processes[0].send_signal(signal.SIGSTOP if location.server is not None else signal.SIGUSR1)

@@ -153,7 +153,7 @@ async def test_passes_and_recoveries_are_counted(store: RunStore, telemetry: Cap
     """A pass by how it ended; a run that was taken over from a worker that had stopped, when it is continued."""
     inner = ScriptedModel("end", OSError("down"))
     agent = Agent("a", model=inner)
-    runs = DurableRuns(store, [agent])
+    runs = DurableRuns(store, [agent], retry=None)
     await runs.submit(agent, "go")
     assert await store.claim("dead", ["a"], 0.0) is not None  # its lease is over at once
     await within(runs.work_until_idle())
@@ -238,6 +238,7 @@ async def test_a_worker_reports_what_the_store_holds(store: RunStore, telemetry:
         await until(lambda: bool(counted(telemetry, semconv.DURABLE_RUNS)))
         assert counted(telemetry, semconv.DURABLE_RUNS) == {
             ("queued",): 0,
+            ("retrying",): 0,
             ("due",): 1,
             ("running",): 0,
             ("waiting",): 1,
@@ -390,7 +391,7 @@ async def test_a_run_that_is_given_up_is_counted(store: RunStore, telemetry: Cap
 async def test_a_run_names_its_trace(store: RunStore, telemetry: Captured) -> None:
     """While it waits, and after it has failed, if it was submitted within a span or has ended a pass."""
     agent = Agent("a", model=ScriptedModel(ToolCall("owed", {}, "c"), ValueError("no")), tools=[OWED])
-    runs = DurableRuns(store, [agent])
+    runs = DurableRuns(store, [agent], retry=None)
     run_id = await runs.submit(agent, "go")
     assert (await runs.status(run_id)).trace_id is None
     await runs.work_until_idle()

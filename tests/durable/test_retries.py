@@ -98,9 +98,9 @@ async def test_a_run_that_retries_is_not_due_before_its_time(store: RunStore) ->
     assert state.failed_at is not None
     assert state.next_attempt_at is not None
     assert math.isclose(state.next_attempt_at - state.failed_at, 10.0, abs_tol=1.0)
-    assert [run.id for run in await store.list_runs("retrying")] == [run_id]
-    assert await store.list_runs("due") == ()
-    assert [run.status for run in await store.list_runs()] == ["retrying"]
+    assert [run.run_id for run in (await store.list_runs(status="retrying")).runs] == [run_id]
+    assert (await store.list_runs(status="due")).runs == ()
+    assert [run.status for run in (await store.list_runs()).runs] == ["retrying"]
     assert (await runs.event_page(run_id)).status == "retrying"
     statistics = await store.statistics(is_open_only=True)
     assert statistics.runs == {"retrying": 1}

@@ -48,4 +48,4 @@ async def test_what_cannot_be_kept(store: RunStore, budget: Any, said: str) -> N
     """A budget of another store, and what is none, is refused with the remedy, and nothing is submitted."""
     with pytest.raises(ConfigError, match=said):
         await DurableRuns(store, []).submit("agent", "go", budget=budget)
-    assert await store.list_runs() == ()
+    assert (await store.list_runs()).runs == ()

@@ -122,7 +122,7 @@ def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
 
     async def statuses() -> list[str]:
         async with SQLiteStore(tmp_path / "durable.db") as store:
-            return [run.status for run in await store.list_runs()]
+            return [run.status for run in (await store.list_runs()).runs]
 
     assert anyio.run(statuses) == ["cancelled"]
 

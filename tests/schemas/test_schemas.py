@@ -75,7 +75,7 @@ async def test_local_store(name: str, tmp_path: Path) -> None:
 async def test_durable_store(name: str, tmp_path: Path) -> None:
     """The runs of an older database are listed with their states, and those that have not ended are continued."""
     async with open_store(f"sqlite:///{unpacked(name, tmp_path)}") as store:
-        found = {run.id: str(run.status) for run in await store.list_runs()}
+        found = {run.run_id: str(run.status) for run in (await store.list_runs()).runs}
         assert found == {"completed": "completed", "waiting": "waiting", "queued": "due"}
         runs = DurableRuns(store, [clerk()])
         state = await runs.status("waiting")

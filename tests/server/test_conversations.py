@@ -171,7 +171,7 @@ async def test_a_refused_stream_is_not_expected_any_longer(scene: Scene) -> None
 
 async def test_a_failed_run_does_not_end_the_conversation(scene: Scene) -> None:
     """What it has done stays; the page shows what the conversation keeps of it."""
-    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "down"), "back")
+    model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "no", error_kind="auth"), "back")
     async with scene.serve(Agent("a", model=model, tools=[DO])):
         failed = (await scene.http.post("/runs", json={"input": "Hi", "conversationId": "c"})).json()
         assert failed["status"] == "failed"

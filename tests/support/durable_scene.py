@@ -8,7 +8,7 @@ import os
 import signal
 from collections import Counter
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ import anyio
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
-from pellucid import Agent, Decision, Message, TelemetryOptions, Tool, ToolCall, ToolResult, semconv
-from pellucid.durable import DurableRuns, open_store
+from pellucid import Agent, Decision, Message, ModelError, TelemetryOptions, Tool, ToolCall, ToolResult, semconv
+from pellucid.durable import DurableRuns, RetryPolicy, open_store
 from pellucid.testing import FunctionModel
 from pellucid_exporters.recorder.providers import make_tracer_provider
 from support.nats_faults import FaultyQueue
@@ -41,15 +41,20 @@ class Journey:
 
     Attributes:
         kill_at: Number of the point at which the process kills itself; 0 for never.
+        is_troubled: Whether the model fails once before its second answer and once before its third.
+        names: Names of the points that this process has passed.
     """
 
     path: Path
     kill_at: int = 0
     points: int = 0
+    is_troubled: bool = False
+    names: list[str] = field(default_factory=list)
 
     def point(self, name: str) -> None:
         """Pass a point at which the process may be killed."""
         self.points += 1
+        self.names.append(name)
         if self.points == self.kill_at:
             self.note(f"killed at {name}")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -148,6 +153,9 @@ def scene(journey: Journey, telemetry: TelemetryOptions | None = None) -> Agent:
         results = [part for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
         iteration = sum(message.role == "assistant" and not _is_delivery(message) for message in request.messages) + 1
         journey.point(f"model {iteration} begins")
+        if journey.is_troubled and iteration > 1 and not journey.counts()[f"down {iteration}"]:
+            journey.note(f"down {iteration}")
+            raise ModelError("m", "down", error_kind="unavailable")
         journey.note(f"model {iteration}")
         journey.point(f"model {iteration} ends")
         if iteration == 1:
@@ -204,7 +212,7 @@ async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, 
     """Work on the run until it has ended, and settle what it waits for."""
     telemetry = journey.telemetry()
     agent = scene(journey, telemetry)
-    runs = DurableRuns(store, [agent], lease=lease, telemetry=telemetry)
+    runs = DurableRuns(store, [agent], lease=lease, telemetry=telemetry, retry=RetryPolicy(backoff=0))
     await runs.submit(agent, "go", run_id=run_id)
     while not (state := await runs.status(run_id)).is_over:
         if await runs.work_until_idle() == 0 and state.status == "running":
@@ -236,9 +244,9 @@ def _stop(store: RunStore) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def main(url: str, options: str, path: str, kill_at: str, backend: str) -> None:
+def main(url: str, options: str, path: str, kill_at: str, backend: str, trouble: str = "") -> None:
     """Go through the run in this process, and print the number of points."""
-    journey = Journey(Path(path), int(kill_at))
+    journey = Journey(Path(path), int(kill_at), is_troubled=bool(trouble))
 
     async def run() -> None:
         async with open_store(url, **json.loads(options)) as store:

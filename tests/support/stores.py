@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,8 @@ import psycopg
 from pellucid.durable import Claim, NewCall, RunStore, open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from support.postgres_server import PostgresServer
 
 
@@ -43,6 +46,16 @@ class Location:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("SELECT set_config('search_path', %s, false)", [self.options["schema"]])
             connection.execute(statement)
+
+    def plan(self, statement: str, parameters: Mapping[str, Any]) -> list[str]:
+        """Return the lines of the database's plan of a statement with `:name` for parameters."""
+        if self.server is None:
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as file:
+                return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SELECT set_config('search_path', %s, false)", [self.options["schema"]])
+            named = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement.replace("%", "%%"))
+            return [row[0] for row in connection.execute(f"EXPLAIN {named}", parameters)]
 
     def end_leases(self) -> None:
         """Let the leases of all runs have ended."""

@@ -8,16 +8,18 @@ import os
 from argparse import ArgumentTypeError
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pellucid.durable import Callbacks, CallTokens, Completion, NATSQueue, StreamMode, open_store
+from pellucid.durable import Callbacks, CallTokens, Completion, DurableRuns, NATSQueue, StreamMode, open_store
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid_exporters import configure
 
 if TYPE_CHECKING:
+    import signal
     from argparse import ArgumentParser, Namespace
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from pellucid import Agent
     from pellucid.durable import RunStore
     from pellucid.server.callers import Authenticate
     from pellucid_exporters import Telemetry
@@ -60,6 +62,27 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lease", type=float, default=30.0, metavar="SECONDS", help="when others continue a lost run (default: 30)"
+    )
+    parser.add_argument(
+        "--poll",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="between looks for lost runs and overdue calls (default: 1)",
+    )
+    parser.add_argument(
+        "--max-expired-leases",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="after which a run is given up that ends each process it has for itself (default: 5)",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        type=duration,
+        default=30.0,
+        metavar="SECONDS",
+        help="for runs to come to the end of a step at SIGTERM; 0 gives them back at once (default: 30)",
     )
     parser.add_argument(
         "--stream",
@@ -163,6 +186,28 @@ async def opened_store(options: Namespace, queue: NATSQueue | None) -> AsyncIter
         yield store
 
 
+def runs_of(
+    options: Namespace, store: RunStore, agents: Sequence[Agent[Any, Any]], run_options: Mapping[str, Any]
+) -> DurableRuns:
+    """Return the durable runs of a command."""
+    return DurableRuns(
+        store,
+        agents,
+        lease=options.lease,
+        poll=options.poll,
+        max_expired_leases=options.max_expired_leases,
+        stream=options.stream,
+        **run_options,
+    )
+
+
+async def drain_at_signals(runs: DurableRuns, signals: AsyncIterator[signal.Signals], timeout: float) -> None:
+    """Drain at the first signal, and give everything back at the second."""
+    async for _ in signals:
+        runs.drain(timeout)
+        timeout = 0.0
+
+
 def log_to_stderr() -> None:
     """Show warnings and errors of the process, unless the agents' modules have set up logging."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -207,6 +252,11 @@ def seconds(text: str) -> float:
     if not 0 < number < math.inf:
         raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return number
+
+
+def duration(text: str) -> float:
+    """Return a time of the command line that may be 0."""
+    return 0.0 if text.strip() == "0" else seconds(text)
 
 
 def port_number(text: str) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.util import find_spec
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from pellucid.cli import Command
-from pellucid.durable import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.access import access_options
 from pellucid_commands.serving.access import add_arguments as add_access_arguments
@@ -20,11 +21,13 @@ from pellucid_commands.serving.options import (
     cannot_listen,
     check_store,
     completion_of,
+    drain_at_signals,
     log_to_stderr,
     opened_store,
     port_number,
     positive,
     queue_of,
+    runs_of,
     telemetry_of,
     tokens_of_environment,
 )
@@ -33,7 +36,7 @@ from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.applications import Starlette
 
@@ -120,35 +123,40 @@ async def _serve(
     from pellucid.server import create_app
 
     async with opened_store(options, run_options["queue"]) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, stream=options.stream, **run_options)
+        runs = runs_of(options, store, agents, run_options)
         app = create_app(runs, **app_options)
-        worker = anyio.CancelScope()
+        is_over = anyio.Event()
+        timeouts = chain([options.drain_timeout], repeat(0.0))  # of signals
 
         async def work() -> None:
-            with worker:
-                await runs.work(concurrency=options.concurrency)
+            if not options.no_worker:
+                await runs.work(concurrency=options.concurrency, drain_timeout=options.drain_timeout)
+            is_over.set()
 
         async with anyio.create_task_group() as tasks:
-            if not options.no_worker:
-                tasks.start_soon(work)
-            has_listened = await _listen(options, app, worker)
-            worker.cancel()
+            tasks.start_soon(work)
+            has_listened = await _listen(options, app, lambda: runs.drain(next(timeouts)))
+            runs.drain(options.drain_timeout if has_listened else 0.0)
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                tasks.start_soon(drain_at_signals, runs, signals, 0.0)
+                await is_over.wait()
+                tasks.cancel_scope.cancel()
         if not has_listened:
             raise cannot_listen(options)
 
 
-async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> bool:
-    """Serve until a signal; then give the worker's runs back, end streams, and finish open requests.
+async def _listen(options: Namespace, app: Starlette, drain: Callable[[], None]) -> bool:
+    """Serve until a signal; then drain the worker, end streams, and finish open requests.
 
     Return False if the server could not listen.
     """
     from pellucid_commands.serving.http_server import listen
 
-    def drain() -> None:
-        worker.cancel()
+    def stop() -> None:
+        drain()
         app.state.drain()
 
-    return await listen(app, options.host, options.port, drain, limit_concurrency=options.max_connections)
+    return await listen(app, options.host, options.port, stop, limit_concurrency=options.max_connections)
 
 
 COMMAND: Final = Command(

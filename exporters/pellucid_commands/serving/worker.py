@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
-from pellucid.durable import DurableRuns
 from pellucid_commands.serving.agents import load_agents
 from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     check_store,
     completion_of,
+    drain_at_signals,
     log_to_stderr,
     opened_store,
     port_number,
     queue_of,
+    runs_of,
     telemetry_of,
     tokens_of_environment,
 )
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
+from pellucid_commands.serving.probes import probes_of
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
@@ -30,13 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pellucid import Agent
+    from pellucid_exporters.prometheus.endpoint import MetricsApp
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid worker`."""
     add_shared_arguments(parser)
     parser.add_argument(
-        "--metrics-port", type=port_number, metavar="N", help="serve /metrics there (default: not at all)"
+        "--metrics-port", type=port_number, metavar="N", help="serve /metrics, /healthz, /readyz there (default: not)"
     )
     parser.add_argument(
         "--metrics-host", default="127.0.0.1", metavar="HOST", help="address of /metrics (default: 127.0.0.1)"
@@ -44,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Work until SIGTERM or SIGINT, give unfinished runs back, and return the exit code."""
+    """Work until SIGTERM or SIGINT, drain, and return the exit code."""
     agents = load_agents(options.agents)
     log_to_stderr()
     check_store(options)
@@ -53,25 +56,28 @@ def run(options: Namespace) -> int:
     run_options = {"completion": completion, "callbacks": callbacks, "queue": queue_of(options)}
     telemetry = telemetry_of(options, Prometheus(host=options.metrics_host, port=options.metrics_port))
     try:
-        anyio.run(_work, options, agents, run_options)
+        anyio.run(_work, options, agents, run_options, telemetry.metrics_app)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
 
 
-async def _work(options: Namespace, agents: Sequence[Agent], run_options: Mapping[str, Any]) -> None:
+async def _work(
+    options: Namespace, agents: Sequence[Agent], run_options: Mapping[str, Any], metrics_app: MetricsApp | None
+) -> None:
     async with opened_store(options, run_options["queue"]) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, stream=options.stream, **run_options)
+        runs = runs_of(options, store, agents, run_options)
+        if metrics_app is not None:
+            metrics_app.probes.update(probes_of(runs))
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))
+                tasks.start_soon(drain_at_signals, runs, signals, options.drain_timeout)
                 print(
                     f"working on {', '.join(runs.agents)} in {options.store.rpartition('@')[2].partition('?')[0]}",
                     flush=True,
                 )
-                async for _ in signals:
-                    break
-            tasks.cancel_scope.cancel()
+                await runs.work(concurrency=options.concurrency, drain_timeout=options.drain_timeout)
+                tasks.cancel_scope.cancel()
 
 
 COMMAND: Final = Command(

@@ -55,6 +55,10 @@ class MetricsApp:
         reader: Source of the metrics. Pass its readers `all` to a `MeterProvider`.
         registry: Metrics of `prometheus_client` to serve too.
         bearer_token: Required token; requests without it get an empty 401.
+
+    Attributes:
+        probes: Answers of other paths, by path, of the server with a port; they need no token. Each returns what is
+            wrong, or None. They are called in threads.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class MetricsApp:
         self._reader = reader
         self._registry = registry
         self._token = bearer_token.encode() if bearer_token is not None else None
+        self.probes: dict[str, Callable[[], str | None]] = {}
 
     def wsgi(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Serve a WSGI request."""
@@ -72,7 +77,10 @@ class MetricsApp:
             "HTTP_AUTHORIZATION": "authorization",
         }
         headers = {name: environ[key] for key, name in names.items() if key in environ}
-        answer = self.answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), headers)
+        if (probe := self.probes.get(environ.get("PATH_INFO", ""))) is not None:
+            answer = _probed(probe())
+        else:
+            answer = self.answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), headers)
         start_response(f"{answer.status} {answer.reason}", list(answer.headers.items()))
         return [answer.body]
 
@@ -207,6 +215,12 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is the parent's)
         """Log nothing."""
+
+
+def _probed(fault: str | None) -> Answer:
+    body = (fault or "ok").encode()
+    headers = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(body))}
+    return Answer(200, "OK", headers, body) if fault is None else Answer(503, "Service Unavailable", headers, body)
 
 
 def _listen(options: Prometheus, app: MetricsApp) -> _Server:

@@ -8,10 +8,10 @@ from inspect import isawaitable
 from starlette.requests import Request
 
 from pellucid.context import Identity
-from pellucid.durable import DurableRuns, RunState
+from pellucid.durable import CallRecord, DurableRuns, RunState
 from pellucid.durable.runs.tokens import CallGrant
 from pellucid.durable.store.values import is_storable
-from pellucid.server.callers import Authenticate
+from pellucid.server.callers import Authenticate, unknown_call
 from pellucid.server.problems import Problem, unauthorized, unknown_run
 from pellucid.server.rates import RequestRate
 from pellucid.server.rights import Action, Authorize, is_allowed, owner_only
@@ -69,6 +69,35 @@ class Access:
         if call is None or not await self._allows(caller, "settle", await runs.status(call.run_id)):
             raise unauthorized()
         return CallGrant(call.id, call.run_id, expires_at=0)
+
+    async def lister(self, request: Request) -> Identity:
+        """Return a caller that may list runs; of these, `may_read` says which it sees.
+
+        Raises:
+            Problem: as of `identity`.
+        """
+        caller = await self._caller(request)
+        await self._check(caller, "list", None)
+        return caller
+
+    async def may_read(self, caller: Identity, run: RunState) -> bool:
+        """Return whether a caller may read a run."""
+        return await self._allows(caller, "read", run)
+
+    async def readable_call(self, request: Request, runs: DurableRuns, action: Action) -> CallRecord:
+        """Return the call of a request, of a run with which the caller may do something.
+
+        Raises:
+            Problem: as of `identity`; 404, there is no such call, or the caller may not read its run.
+        """
+        caller, result_id = await self._caller(request), request.path_params["result_id"]
+        call = await runs.call(result_id) if is_storable(result_id) else None
+        state = await runs.status(call.run_id) if call is not None else None
+        if call is None or state is None or not await self._allows(caller, "read", state):
+            raise unknown_call()
+        if action != "read":
+            await self._check(caller, action, state)
+        return call
 
     async def _caller(self, request: Request) -> Identity:
         identity = self.authenticate(request)

@@ -16,6 +16,7 @@ from pellucid.server.calls import CallEndpoints
 from pellucid.server.conversations import ConversationEndpoints
 from pellucid.server.draining import Draining
 from pellucid.server.openapi import document
+from pellucid.server.operation import OperatorEndpoints
 from pellucid.server.pages import page_guard
 from pellucid.server.rates import RequestRate
 from pellucid.server.rights import Authorize, owner_only
@@ -84,7 +85,8 @@ def create_app(
         draining=draining,
     )
 
-    routes = [*endpoints.routes(), *ConversationEndpoints(runs, access).routes()]
+    operators = OperatorEndpoints(runs=runs, access=access, bodies=bodies)
+    routes = [*endpoints.routes(), *operators.routes(), *ConversationEndpoints(runs, access).routes()]
     if tokens is not None:
         routes += CallEndpoints(runs, tokens, bodies, access).routes()
     return assemble(

@@ -100,22 +100,7 @@ class CallEndpoints:
 
     async def _complete(self, request: Request) -> Response:
         grant = await self._grant(request)
-        body = await self._bodies.read(request, CompleteBody)
-        if body.status == "completed" and body.error is not None:
-            raise Problem(400, "a completed call has no error", path="error")
-        if body.status == "failed" and body.error is None:
-            raise Problem(400, "a failed call needs an error, which the model reads", path="error")
-        if {"output", "response"} <= body.model_fields_set:
-            raise Problem(400, "response is the old name of output; give one of them", path="response")
-        given = body.output if "output" in body.model_fields_set else body.response
-        output = given if body.status == "completed" else None
-        settlement = await self._runs.settle(
-            grant.result_id, output=output, error=body.error, status=body.status, run_id=grant.run_id
-        )
-        answer = _answered(grant.result_id, settlement)
-        if "response" in body.model_fields_set:
-            answer.headers.update(DEPRECATED)
-        return answer
+        return await settled_by(request, self._runs, self._bodies, grant.result_id, grant.run_id)
 
     async def _heartbeat(self, request: Request) -> Response:
         grant, body = await self._admitted(request, HeartbeatBody)
@@ -168,6 +153,28 @@ class CallEndpoints:
         call = await self._runs.call(grant.result_id)
         if call is None or call.run_id != grant.run_id:
             raise unknown_call()
+
+
+async def settled_by(request: Request, runs: DurableRuns, bodies: BodyReader, result_id: str, run_id: str) -> Response:
+    """Store the result in the body of a request, and return the answer.
+
+    Raises:
+        Problem: 400, the body is not valid; 404, the run has no such call; 409, it has another result.
+    """
+    body = await bodies.read(request, CompleteBody)
+    if body.status == "completed" and body.error is not None:
+        raise Problem(400, "a completed call has no error", path="error")
+    if body.status == "failed" and body.error is None:
+        raise Problem(400, "a failed call needs an error, which the model reads", path="error")
+    if {"output", "response"} <= body.model_fields_set:
+        raise Problem(400, "response is the old name of output; give one of them", path="response")
+    given = body.output if "output" in body.model_fields_set else body.response
+    output = given if body.status == "completed" else None
+    settlement = await runs.settle(result_id, output=output, error=body.error, status=body.status, run_id=run_id)
+    answer = _answered(result_id, settlement)
+    if "response" in body.model_fields_set:
+        answer.headers.update(DEPRECATED)
+    return answer
 
 
 def _answered(result_id: str, settlement: Settlement) -> Response:

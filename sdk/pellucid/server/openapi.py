@@ -10,10 +10,13 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
 from pellucid.durable.runs.conversations import MAX_PAGE
+from pellucid.durable.store.overviews import STATUSES
 from pellucid.messages import Usage
 from pellucid.server.bodies import Body
 from pellucid.server.calls import CallCancelBody, CompleteBody, HeartbeatBody, ProgressBody
 from pellucid.server.event_stream import MAX_DIGITS
+from pellucid.server.operation import MAX_AGE, RetryBody
+from pellucid.server.operation import MAX_PAGE as MAX_RUNS
 from pellucid.server.runs import ApprovalsBody, CancelBody
 from pellucid.server.submissions import RunBody, SubmitBody
 from pellucid.version import __version__
@@ -24,6 +27,7 @@ DIALECT: Final = 2
 """Version of the names of JSON members; 1 had events and usage in snake_case, and `arguments` in decisions."""
 
 _TEXT: Final[Schema] = {"type": "string"}
+_WHOLE: Final[Schema] = {"type": "integer"}
 _NUMBER: Final[Schema] = {"type": ["number", "null"]}
 _EVENT: Final[Schema] = {
     "type": "object",
@@ -31,7 +35,7 @@ _EVENT: Final[Schema] = {
     "required": ["event", "data"],
 }
 _RESULT: Final[Schema] = {"resultId": _TEXT}
-_OPEN: Final = ("queued", "due", "running", "awaiting_approval", "awaiting_tools")
+_OPEN: Final = ("queued", "due", "retrying", "running", "awaiting_approval", "awaiting_tools")
 """Statuses of runs that have not ended."""
 
 
@@ -63,10 +67,26 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         toolCallId=_TEXT,
         status=_TEXT,
         createdAt=_NUMBER,
+        dispatchedAt=_NUMBER,
         deadline=_NUMBER,
         heartbeatAt=_NUMBER,
         progress={},
     ),
+    "Call": {"allOf": [_ref("ExternalCall"), _object(["runId", "kind"], runId=_TEXT, kind=_TEXT)]},
+    "RunPage": _object(
+        ["runs", "cursor"],
+        runs={"type": "array", "items": _ref("ListedRun")},
+        cursor={"type": ["string", "null"]},
+    ),
+    "ListedRun": _object(
+        ["id", "agent", "status", "createdAt", "updatedAt", "passes", "pending", "expiredLeases", "attempts"],
+        **dict.fromkeys(("id", "agent", "tenant", "principal", "conversationId", "worker", "idempotencyKey"), _TEXT),
+        **dict.fromkeys(("createdAt", "updatedAt", "dueAt", "leaseUntil", "failedAt", "nextAttemptAt"), _NUMBER),
+        **dict.fromkeys(("passes", "pending", "expiredLeases", "attempts"), _WHOLE),
+        status={"enum": [status for status in STATUSES if status != "open"]},
+        error=_object(["type", "message"], type={"type": ["string", "null"]}, message=_TEXT),
+    ),
+    "Retry": _object(["outcome"], outcome={"enum": ["due"]}),
     "Run": _object(
         ["id", "agent", "status", "passes", "approvals", "external"],
         id=_TEXT,
@@ -74,6 +94,15 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         status={"enum": [*_OPEN, "completed", "failed", "cancelled"]},
         conversationId=_TEXT,
         passes={"type": "integer"},
+        createdAt=_NUMBER,
+        updatedAt=_NUMBER,
+        dueAt=_NUMBER,
+        worker=_TEXT,
+        leaseUntil=_NUMBER,
+        attempts=_WHOLE,
+        lastError=_object(["type", "message"], type=_TEXT, message=_TEXT),
+        failedAt=_NUMBER,
+        nextAttemptAt=_NUMBER,
         output={},
         stopReason=_TEXT,
         traceId=_TEXT,
@@ -127,8 +156,9 @@ _BODIES: Final[tuple[type[Body], ...]] = (
     HeartbeatBody,
     ProgressBody,
     CallCancelBody,
+    RetryBody,
 )
-_OPTIONAL: Final = (CancelBody, HeartbeatBody, CallCancelBody)
+_OPTIONAL: Final = (CancelBody, RetryBody, HeartbeatBody, CallCancelBody)
 _ERRORS: Final = {
     "400": "The request is not valid; `path` says where.",
     "401": "The token is missing or not valid.",
@@ -277,6 +307,14 @@ _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
         ),
     ),
 }
+_NAME: Final[Schema] = {"type": "string", "pattern": "^[ -~]{1,255}$"}
+_FILTERS: Final = (
+    _parameter("query", "status", {"enum": list(STATUSES)}),
+    _parameter("query", "olderThan", {"type": "number", "minimum": 0, "maximum": MAX_AGE}),
+    *(_parameter("query", name, _NAME) for name in ("agent", "worker", "key", "text")),
+    _parameter("query", "cursor", _TEXT),
+    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": MAX_RUNS}),
+)
 _SETTLED: Final = {
     "200": ("The same result was there already.", "Settled"),
     "202": ("The result counts.", "Settled"),
@@ -289,6 +327,36 @@ _CALLS: Final = {
     "progress": _Operation(summary="Report progress.", answers=_ALIVE, body=ProgressBody, scheme="call"),
     "cancel": _Operation(summary="Give a call up.", answers=_SETTLED, body=CallCancelBody, scheme="call"),
 }
+_OPERATOR: Final[Sequence[tuple[str, str, _Operation]]] = (
+    (
+        "/runs",
+        "get",
+        _Operation(
+            summary="List the runs that the caller may read, newest first; a page may be empty and yet have a cursor.",
+            answers={"200": ("The runs; `Link` has the next page.", "RunPage")},
+            parameters=_FILTERS,
+            errors=("400",),
+        ),
+    ),
+    (
+        "/runs/{run_id}/retry",
+        "post",
+        _Operation(
+            summary="Continue a run that failed or was cancelled, from its journal.",
+            answers={
+                "202": ("The run is due.", "Retry"),
+                "409": ("It has not ended, or is completed; or its conversation has another open run.", _ERROR),
+            },
+            body=RetryBody,
+        ),
+    ),
+    ("/calls/{result_id}", "get", _Operation(summary="Return a call.", answers={"200": ("The call.", "Call")})),
+    (
+        "/calls/{result_id}",
+        "post",
+        _Operation(summary="Settle a call without its token.", answers=_SETTLED, body=CompleteBody),
+    ),
+)
 _STATUS: Final = {
     "/healthz": _Operation(summary="Say that the process lives.", answers={"200": ("It does.", "Status")}, scheme=""),
     "/readyz": _Operation(
@@ -320,8 +388,7 @@ def document_without_store(*, has_metrics: bool) -> Schema:
     Args:
         has_metrics: Whether there is `/metrics`.
     """
-    operations = {**_probes(has_metrics=has_metrics), "/runs": ("post", _RUN)}
-    return _document("Runs of agents.", operations, [RunBody])
+    return _document("Runs of agents.", [*_probes(has_metrics=has_metrics), ("/runs", "post", _RUN)], [RunBody])
 
 
 def document(*, has_calls: bool, has_metrics: bool) -> Schema:
@@ -331,26 +398,30 @@ def document(*, has_calls: bool, has_metrics: bool) -> Schema:
         has_calls: Whether other processes can return results.
         has_metrics: Whether there is `/metrics`.
     """
-    operations = {**_probes(has_metrics=has_metrics), **_RUNS}
+    runs = [(path, method, operation) for path, (method, operation) in _RUNS.items()]
+    operations = [*_probes(has_metrics=has_metrics), *runs, *_OPERATOR]
     if has_calls:
-        operations |= {f"/async-tools/{{result_id}}/{name}": ("post", operation) for name, operation in _CALLS.items()}
+        operations += [(f"/async-tools/{{result_id}}/{name}", "post", operation) for name, operation in _CALLS.items()]
     return _document("Durable runs of agents.", operations, _BODIES)
 
 
-def _probes(*, has_metrics: bool) -> dict[str, tuple[str, _Operation]]:
+def _probes(*, has_metrics: bool) -> list[tuple[str, str, _Operation]]:
     operations = {**_STATUS, "/metrics": _METRICS} if has_metrics else _STATUS
-    return {path: ("get", operation) for path, operation in operations.items()}
+    return [(path, "get", operation) for path, operation in operations.items()]
 
 
-def _document(summary: str, operations: Mapping[str, tuple[str, _Operation]], shapes: Sequence[type[Body]]) -> Schema:
+def _document(summary: str, operations: Iterable[tuple[str, str, _Operation]], shapes: Sequence[type[Body]]) -> Schema:
     _, bodies = models_json_schema(
         [(body, "validation") for body in shapes], ref_template="#/components/schemas/{model}"
     )
+    paths: dict[str, Schema] = {}
+    for path, method, operation in operations:
+        paths.setdefault(path, {})[method] = operation.document(path)
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Pellucid", "version": __version__, "summary": summary, "x-dialect": DIALECT},
-        "paths": {path: {method: operation.document(path)} for path, (method, operation) in operations.items()},
+        "paths": paths,
         "components": {
             "schemas": {**bodies["$defs"], **_SCHEMAS},
             "securitySchemes": {

@@ -11,8 +11,9 @@ from pellucid.context import Identity
 from pellucid.durable import RunState
 
 Action: TypeAlias = Literal["submit", "read", "list", "cancel", "decide", "settle", "retry"]
-"""What a request does: submit a run, read it, list those of a conversation, cancel it, decide about its approvals,
-settle an external call without the token of that call, or send its state to the callback URL again."""
+"""What a request does: submit a run, read it, list runs, cancel one, decide about its approvals, settle an external
+call without the token of that call, or retry: continue a run that has ended, or send its state to the callback URL
+again."""
 
 OPERATOR: Final = "operator"
 APPROVER: Final = "approver"
@@ -32,7 +33,8 @@ class Caller(Identity):
 Authorize: TypeAlias = Callable[[Identity, Action, RunState | None], bool | Awaitable[bool]]
 """Returns whether a caller may do something. The run is None for `submit` and `list`.
 
-Whoever may not `read` a run gets the same 404 as for one that does not exist; any other refusal is 403.
+Whoever may not `read` a run gets the same 404 as for one that does not exist; any other refusal is 403. A list has the
+runs that the caller may read; the run that is asked about then has no content: neither messages, calls nor output.
 """
 
 

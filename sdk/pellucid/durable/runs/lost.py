@@ -11,6 +11,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 from pellucid import semconv
 from pellucid.durable.states.records import span_of
 from pellucid.durable.store import CallRecord, Claim, JournalEntry
+from pellucid.durable.store.retries import RETRIED
 from pellucid.errors import PassLost, ToolError
 from pellucid.messages import ToolCall
 from pellucid.run.journal import BEGUN, RESULT, STARTED
@@ -44,15 +45,22 @@ class OpenSpan:
 def open_spans(claim: Claim) -> list[OpenSpan]:
     """Return the spans of the passes that were killed since the last one ended, outermost first.
 
-    A pass that was stopped has ended its spans. When a killed one ended is not known: its lease had ended then.
+    A pass that was stopped has ended its spans. When a killed one ended is not known: its lease had ended then. Those
+    before the run was retried are recorded: it had ended.
     """
+    recorded = max((entry.fence for entry in claim.journal if entry.key.startswith(f"{RETRIED}:")), default=0)
     begun = {entry.fence: value for entry, value in _of(claim.journal, BEGUN) if not value.get("is_nested")}
     lost = _lost(claim.run.fence, claim.expired_leases, claim.run.due_at)
     for fence, value in begun.items():
         if fence < claim.run.fence:
             lost |= _lost(fence, value["expired_leases"], value["due_at"])
     ended = _Ended(claim.journal, claim.calls)
-    return [span for fence, lost_at in sorted(lost.items()) for span in _spans(claim.journal, fence, lost_at, ended)]
+    return [
+        span
+        for fence, lost_at in sorted(lost.items())
+        if fence > recorded
+        for span in _spans(claim.journal, fence, lost_at, ended)
+    ]
 
 
 def last_span(claim: Claim) -> SpanContext | None:

@@ -11,20 +11,20 @@ from typing import Any, Final, Literal
 import anyio
 from opentelemetry.context import attach, detach
 
-from pellucid import semconv
 from pellucid.agent import Agent, configuration_of
 from pellucid.context import CancelToken
 from pellucid.durable.runs.continuation import request_of, settled_ids, source_of
 from pellucid.durable.runs.conversations import history_of, own_messages
 from pellucid.durable.runs.draining import PassReleased
 from pellucid.durable.runs.endings import given_up, record_cancelled, record_end, record_finished, start_context
+from pellucid.durable.runs.failed_passes import retried
 from pellucid.durable.runs.journal import StoreJournal
 from pellucid.durable.runs.lost import last_span, record
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.states.metrics import PassOutcome
 from pellucid.durable.states.records import identity_of
-from pellucid.durable.store import Claim, FailedPass, NewCall, RunStore, Streak
+from pellucid.durable.store import Claim, FailedPass, NewCall, RunStore
 from pellucid.errors import (
     CheckpointError,
     Fenced,
@@ -133,18 +133,15 @@ async def _run_pass(
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
         return "fenced"
-    streak = Streak()
-    if isinstance(outcome, Exception) and not isinstance(outcome, JournalError) and journal.cancel_reason is None:
-        streak = await store.streak(claim.run.id)
-        delay = retry.delay(outcome, streak) if retry is not None else None
-        if delay is not None:
-            return await _retry(store, claim, run, outcome, streak, delay)
+    failure = await retried(store, claim, journal, run, outcome, retry)
+    if failure == "retrying":
+        return failure
     if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
         run.scope.guarded("span", record, claim, run, calls)
     if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
         checkpoint = own_messages(outcome.checkpoint, history)
         return await _wait(store, agent, claim, journal, replace(outcome, checkpoint=checkpoint), settled_ids(source))
-    return await _ended(store, claim, journal, run, outcome, history, streak)
+    return await _ended(store, claim, journal, run, outcome, history, failure)
 
 
 async def _ended(
@@ -154,7 +151,7 @@ async def _ended(
     run: Run,
     outcome: RunResult[Any] | Exception,
     history: Sequence[Message],
-    streak: Streak,
+    failure: FailedPass | None,
 ) -> PassOutcome:
     """End a run with the outcome of a pass; `history` are the messages before the run, which it does not keep."""
     if isinstance(outcome, RunResult):
@@ -164,27 +161,9 @@ async def _ended(
         return await _finish(store, claim, "cancelled", None)
     if isinstance(outcome, JournalError) and outcome.__cause__ is not None:
         raise outcome.__cause__
-    failure = _failure(run, outcome, streak)
+    assert failure is not None  # the pass has
     result: JSONObject = {"error": failure.error, "error_type": failure.error_type, "trace": journal.trace}
     return await _finish(store, claim, "failed", result, failure)
-
-
-async def _retry(
-    store: RunStore, claim: Claim, run: Run, error: Exception, streak: Streak, delay: float
-) -> PassOutcome:
-    """Let another pass continue a run whose pass has failed; that one records what killed passes have left."""
-    failure = _failure(run, error, streak)
-    await store.retry_later(claim, failure, delay=delay)
-    labels = {semconv.AGENT_NAME: claim.run.agent, semconv.ERROR_TYPE: failure.error_type}
-    run.scope.count(semconv.DURABLE_RETRIES, 1, labels)
-    _log.warning(
-        "durable_run.retrying run_id=%s attempt=%s delay=%.1f %s", claim.run.id, failure.attempts, delay, failure.error
-    )
-    return "retrying"
-
-
-def _failure(run: Run, error: Exception, streak: Streak) -> FailedPass:
-    return FailedPass(streak.attempts + 1, error_type_of(error), run.scope.text_of(error))
 
 
 async def _executed(

@@ -35,16 +35,16 @@ class RetryPolicy:
     """How often and when a durable run goes on after a pass that has failed.
 
     A pass is retried whose error is of a kind that may pass: `timeout`, `rate_limited`, `unavailable` and
-    `circuit_open`. An error of unknown kind is retried once: the run fails if the next pass fails alike. Any other error
-    fails the run at once, such as a bad option or a decision of the permission policy.
+    `circuit_open`. An error of unknown kind is retried once: the run fails if the next pass fails alike. Any other
+    error fails the run at once, such as a bad option or a decision of the permission policy.
 
     Attempts are counted in a row: an answer of the model or a result of a tool starts anew.
 
     Args:
         max_attempts: Passes that may fail in a row; then the run fails.
         max_elapsed: Seconds after the first of these failures within which the next attempt must start.
-        backoff: Maximum of the first wait in seconds. The wait is a random part of the maximum, so that runs that failed
-            together do not go on together ("full jitter"), but at least what the error asks for (`Retry-After`).
+        backoff: Maximum of the first wait in seconds. The wait is a random part of the maximum, so that runs that
+            failed together do not go on together ("full jitter"), but at least what the error asks for (`Retry-After`).
         factor: By how much the maximum grows with each further wait.
         max_backoff: Maximum of every wait in seconds.
         jitter: Returns a number from 0 to 1.

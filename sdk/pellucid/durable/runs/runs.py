@@ -27,6 +27,7 @@ from pellucid.durable.runs.draining import Draining
 from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
+from pellucid.durable.runs.operation import Operation
 from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods
@@ -69,7 +70,7 @@ _WAIT = 60.0
 _DEFAULT_RETRIES: Final = RetryPolicy()
 
 
-class DurableRuns(RetryMethods, WorkerMethods):
+class DurableRuns(Operation, RetryMethods, WorkerMethods):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
     ```python

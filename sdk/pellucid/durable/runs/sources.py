@@ -78,7 +78,7 @@ class Claims:
                 claim = await self.store.claim(
                     self.worker, self.agents, self.lease, self.max_expired_leases, with_suspects=is_idle
                 )
-        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
+        return claim
 
     async def one(self, run_id: str, agent: str) -> Claim | None:
         """Claim one run, if it can be continued; a suspect while no pass runs here."""

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from pellucid.approvals.decisions import ApprovalRequest
+from pellucid.context import Identity
 from pellucid.durable.states.records import Conversation, RunState
-from pellucid.durable.store import CallRecord
+from pellucid.durable.store import CallRecord, RunOverview
 from pellucid.messages import Usage, dump_messages
 
 
@@ -27,13 +28,49 @@ def state_json(state: RunState) -> dict[str, Any]:
         "conversationId": state.identity.conversation_id if state.identity is not None else None,
         "passes": state.passes,
         "output": state.output,
+        "createdAt": state.created_at,
+        "updatedAt": state.updated_at,
+        "dueAt": state.due_at,
+        "worker": state.worker,
+        "leaseUntil": state.lease_until,
+        "attempts": state.attempts or None,
+        "lastError": _error(state.last_error_type, state.last_error),
+        "failedAt": state.failed_at,
+        "nextAttemptAt": state.next_attempt_at,
         "stopReason": state.stop_reason,
         "traceId": state.trace_id,
         "usage": usage_json(state.usage) if state.usage is not None else None,
-        "error": {"type": state.error_type, "message": state.error} if state.error is not None else None,
+        "error": _error(state.error_type, state.error),
         "approvals": [_approval(request) for request in state.approvals],
-        "external": [_call(call) for call in state.external],
+        "external": [call_json(call) for call in state.external],
         "messages": dump_messages(state.messages) if state.messages else None,
+    }
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+def overview_json(run: RunOverview) -> dict[str, Any]:
+    """Return a run of a list as the API shows it."""
+    identity = run.identity or Identity()
+    shown: dict[str, Any] = {
+        "id": run.run_id,
+        "agent": run.agent,
+        "status": run.status,
+        "tenant": identity.tenant,
+        "principal": identity.principal,
+        "conversationId": identity.conversation_id,
+        "createdAt": run.created_at,
+        "updatedAt": run.updated_at,
+        "dueAt": run.due_at,
+        "passes": run.passes,
+        "pending": run.pending,
+        "worker": run.worker,
+        "leaseUntil": run.lease_until,
+        "expiredLeases": run.expired_leases,
+        "idempotencyKey": run.idempotency_key,
+        "attempts": run.attempts,
+        "failedAt": run.failed_at,
+        "nextAttemptAt": run.next_attempt_at,
+        "error": _error(run.last_error_type, run.last_error),
     }
     return {name: value for name, value in shown.items() if value is not None}
 
@@ -49,6 +86,10 @@ def conversation_json(conversation: Conversation) -> dict[str, Any]:
         "before": conversation.before,
     }
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def _error(kind: str | None, message: str | None) -> dict[str, Any] | None:
+    return {"type": kind, "message": message} if message is not None else None
 
 
 def _status(state: RunState) -> str:
@@ -73,13 +114,15 @@ def _approval(request: ApprovalRequest) -> dict[str, Any]:
     }
 
 
-def _call(call: CallRecord) -> dict[str, Any]:
+def call_json(call: CallRecord) -> dict[str, Any]:
+    """Return a call as the API shows it."""
     return {
         "resultId": call.id,
         "toolName": call.tool,
         "toolCallId": call.tool_call_id,
         "status": call.status,
         "createdAt": call.created_at,
+        "dispatchedAt": call.dispatched_at,
         "deadline": call.expires_at,
         "heartbeatAt": call.heartbeat_at,
         "progress": call.progress,

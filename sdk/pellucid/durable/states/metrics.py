@@ -29,8 +29,9 @@ from pellucid.telemetry.pipeline import complete
 from pellucid.version import __version__
 
 PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "retrying", "cancelled", "fenced", "interrupted"]
-"""Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `retrying` if it failed and the run goes on;
-`fenced` if another worker has the run; `interrupted` if the worker was stopped or the store could not be reached."""
+"""Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `retrying` if it failed and the run
+goes on; `fenced` if another worker has the run; `interrupted` if the worker was stopped or the store could not be
+reached."""
 
 CallbackOutcome: TypeAlias = Literal["delivered", "failed", "dead"]
 """Outcome of an attempt to deliver a state: `failed` if another one follows, `dead` if none does."""

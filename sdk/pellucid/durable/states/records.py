@@ -45,6 +45,11 @@ class RunState:
         external: Calls whose results other processes owe, for `DurableRuns.settle`.
         passes: Number of passes, including the next one of a run that has not ended.
         identity: Identity on whose behalf the run acts.
+        created_at: Time of `submit`, by the store's clock, as the others; None without a store.
+        updated_at: Time of the latest change.
+        due_at: Time from which a worker can continue the run; None unless it is due or retrying.
+        worker: Worker that holds the run; None unless it is running.
+        lease_until: End of the worker's lease.
         trace_id: 32 hexadecimal digits; None before the end of the first pass, unless the run was submitted within a
             span.
         attempts: Passes that have failed in a row without a new step; 0 after `DurableRuns.retry`.
@@ -68,6 +73,11 @@ class RunState:
     passes: int = 1
     trace_id: str | None = None
     identity: Identity | None = None
+    created_at: float | None = None
+    updated_at: float | None = None
+    due_at: float | None = None
+    worker: str | None = None
+    lease_until: float | None = None
     attempts: int = 0
     last_error: str | None = None
     last_error_type: str | None = None
@@ -191,8 +201,13 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         approvals=tuple(approval_of(call) for call in pending if call.kind == "approval"),
         external=tuple(call for call in pending if call.kind == "external"),
         passes=run.pass_no,
-        trace_id=_trace_id_of(run),
+        trace_id=trace_id_of(run),
         identity=identity,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+        due_at=run.due_at if run.status in ("due", "retrying") else None,
+        worker=run.lease_owner if run.lease_until is not None else None,
+        lease_until=run.lease_until,
         attempts=failures.attempts if failures is not None else 0,
         last_error=failures.error if failures is not None else None,
         last_error_type=failures.error_type if failures is not None else None,
@@ -215,7 +230,7 @@ def known_trace(trace_id: object) -> str | None:
     return trace_id if isinstance(trace_id, str) and trace_id.strip("0") else None
 
 
-def _trace_id_of(run: RunRecord) -> str | None:
+def trace_id_of(run: RunRecord) -> str | None:
     """Return the id of the trace of a run's passes, if it is known."""
     if isinstance(run.result, dict) and (trace_id := known_trace(run.result.get("trace_id"))):
         return trace_id

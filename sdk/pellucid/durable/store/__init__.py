@@ -1,5 +1,7 @@
 """The store of durable runs, on SQLite or PostgreSQL; README.md in the folder above lists the guarantees."""
 
+from pellucid.durable.store.details import JournalSummary, StartedCall
+from pellucid.durable.store.overviews import RunFilter, RunOverview, RunPage
 from pellucid.durable.store.records import (
     CallbackClaim,
     CallbackRecord,
@@ -26,7 +28,6 @@ from pellucid.durable.store.records import (
     RunDue,
     RunRecord,
     RunStatus,
-    RunSummary,
     Settlement,
     SettlementOutcome,
     Statistics,
@@ -55,6 +56,7 @@ __all__ = [
     "FailedPass",
     "Failures",
     "JournalEntry",
+    "JournalSummary",
     "Lease",
     "NewCall",
     "PassEnd",
@@ -65,13 +67,16 @@ __all__ = [
     "RetryOutcome",
     "RetryingRuns",
     "RunDue",
+    "RunFilter",
+    "RunOverview",
+    "RunPage",
     "RunRecord",
     "RunStatus",
     "RunStore",
-    "RunSummary",
     "SQLiteStore",
     "Settlement",
     "SettlementOutcome",
+    "StartedCall",
     "Statistics",
     "StoredEvent",
     "Streak",

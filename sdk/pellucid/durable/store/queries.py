@@ -14,8 +14,6 @@ from pellucid.durable.store.records import (
     PendingCalls,
     RetryingRuns,
     RunRecord,
-    RunStatus,
-    RunSummary,
     Statistics,
 )
 from pellucid.durable.store.values import (
@@ -23,7 +21,6 @@ from pellucid.durable.store.values import (
     dump,
     journal_entry,
     run_record,
-    run_summary,
     status_of,
     stored_event,
 )
@@ -39,27 +36,6 @@ def run(tx: Transaction, run_id: str) -> RunRecord | None:
     """Return a run."""
     row = tx.one("find_run", id=run_id)
     return None if row is None else run_record(row)
-
-
-def list_runs(tx: Transaction, status: RunStatus | None, limit: int, after: str | None) -> tuple[RunSummary, ...]:
-    """Return a page of runs."""
-    created_at, last_id = 0.0, ""
-    if after is not None:
-        row = tx.one("find_run", id=after)
-        if row is None:
-            raise UnknownRun(after)
-        created_at, last_id = row["created_at"], after
-    statement = "list_all_runs" if status is None else "list_runs"
-    rows = tx.all(
-        statement,
-        status="due" if status in ("queued", "retrying") else status,
-        is_queued=int(status == "queued"),
-        is_retrying=int(status == "retrying"),
-        created_at=created_at,
-        id=last_id,
-        limit=limit,
-    )
-    return tuple(map(run_summary, rows))
 
 
 def journal(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:

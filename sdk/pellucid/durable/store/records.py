@@ -89,8 +89,8 @@ class Streak:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
-    """A run without its contents.
+class RunRecord:
+    """A run.
 
     Attributes:
         id: Id given to `submit`.
@@ -102,6 +102,16 @@ class RunSummary:
         cancel_reason: Reason given to `cancel`; None unless it was called.
         created_at: Time of `submit`.
         updated_at: Time of the latest change.
+        request: Submitted data.
+        checkpoint: What the last pass ended with; None before.
+        checkpoint_seq: Sequence number up to which the checkpoint contains the journal; 0 without one.
+        result: What the run finished with; None before.
+        idempotency_key: Key given to `submit`.
+        fence: Number of the latest claim.
+        lease_owner: Worker that holds the run, or whose lease expired.
+        lease_until: End of the lease; None unless the run is running.
+        due_at: Time from which the run can be claimed, or if it is running, could be before; otherwise None.
+        trace: Trace context given to `submit`.
         failures: Its passes that have failed, unless none has; None also in what `submit` and claims return.
     """
 
@@ -114,26 +124,6 @@ class RunSummary:
     cancel_reason: str | None
     created_at: float
     updated_at: float
-    failures: Failures | None = field(default=None, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord(RunSummary):
-    """A run.
-
-    Attributes:
-        request: Submitted data.
-        checkpoint: What the last pass ended with; None before.
-        checkpoint_seq: Sequence number up to which the checkpoint contains the journal; 0 without one.
-        result: What the run finished with; None before.
-        idempotency_key: Key given to `submit`.
-        fence: Number of the latest claim.
-        lease_owner: Worker that holds the run, or whose lease expired.
-        lease_until: End of the lease; None unless the run is running.
-        due_at: Time from which the run can be claimed, or if it is running, could be before; otherwise None.
-        trace: Trace context given to `submit`.
-    """
-
     request: JSONValue
     checkpoint: JSONValue
     checkpoint_seq: int
@@ -144,6 +134,7 @@ class RunRecord(RunSummary):
     lease_until: float | None
     due_at: float | None
     trace: JSONValue
+    failures: Failures | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

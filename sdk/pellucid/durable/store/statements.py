@@ -11,8 +11,8 @@ from typing import Final
 from pellucid.errors import ConfigError
 
 _SCHEMA_VERSION: Final = 4
-"""Version of the code that works with the schema. Each has a file, `sql/schema_<version>.sql`, that makes it from the one
-before."""
+"""Version of the code that works with the schema. Each has a file, `sql/schema_<version>.sql`, that turns the one
+before into it."""
 
 REVISION: Final = 5
 """What the schema has. Revisions after the version have such files, too, and only add to it."""

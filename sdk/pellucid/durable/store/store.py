@@ -11,6 +11,7 @@ from pellucid.durable.store.claim_methods import ClaimMethods
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.live_methods import LiveMethods
+from pellucid.durable.store.overview_methods import OverviewMethods
 from pellucid.durable.store.records import (
     CallRecord,
     Cancellation,
@@ -23,8 +24,6 @@ from pellucid.durable.store.records import (
     PassEnd,
     Recovery,
     RunRecord,
-    RunStatus,
-    RunSummary,
     Settlement,
     Statistics,
     Submission,
@@ -42,7 +41,9 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, RetentionMethods, SchemaMethods, LiveMethods):
+class RunStore(
+    ClaimMethods, WorkerMethods, ConversationMethods, OverviewMethods, RetentionMethods, SchemaMethods, LiveMethods
+):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -254,21 +255,6 @@ class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, RetentionMethod
     async def run(self, run_id: str) -> RunRecord | None:
         """Return a run; None if there is none of that id."""
         return await self._read(partial(queries.run, run_id=run_id))
-
-    async def list_runs(
-        self, status: RunStatus | None = None, *, limit: int = 100, after: str | None = None
-    ) -> tuple[RunSummary, ...]:
-        """Return runs by the time of their submission, then by id.
-
-        Args:
-            status: Only runs of this status.
-            limit: Maximum number of runs.
-            after: Id of the last run of the page before.
-
-        Raises:
-            UnknownRun: there is no run `after`.
-        """
-        return await self._read(partial(queries.list_runs, status=status, limit=limit, after=after))
 
     async def steps(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
         """Return the entries of a run's journal about what has started and ended; those of results without content."""

@@ -7,15 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
-from pellucid.durable.store.records import (
-    CallRecord,
-    Failures,
-    JournalEntry,
-    RunRecord,
-    RunStatus,
-    RunSummary,
-    StoredEvent,
-)
+from pellucid.durable.store.records import CallRecord, Failures, JournalEntry, RunRecord, RunStatus, StoredEvent
 from pellucid.types import JSONValue
 
 Row: TypeAlias = Mapping[str, Any]
@@ -87,7 +79,15 @@ def digest_of(*values: JSONValue) -> str:
 def run_record(row: Row) -> RunRecord:
     """Return a run."""
     return RunRecord(
-        **_summary(row),
+        id=row["id"],
+        agent=row["agent"],
+        status=status_of(row),
+        pass_no=row["pass_no"],
+        pending=row["pending"],
+        last_seq=row["last_seq"],
+        cancel_reason=row["cancel_reason"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
         request=load(row["request"]),
         checkpoint=load(row["checkpoint"]),
         checkpoint_seq=row["checkpoint_seq"],
@@ -98,22 +98,13 @@ def run_record(row: Row) -> RunRecord:
         lease_until=row["lease_until"],
         due_at=row["due_at"],
         trace=load(row["trace"]),
+        failures=_failures(row),
     )
 
 
 def is_given_up(run: RunRecord) -> bool:
     """Return whether the store has failed a run, whose content may be what ended the processes of its workers."""
     return isinstance(run.result, dict) and run.result.get("error_type") == GIVEN_UP
-
-
-def run_summary(row: Row) -> RunSummary:
-    """Return a run without its contents."""
-    return RunSummary(**_summary(row))
-
-
-def _summary(row: Row) -> dict[str, Any]:
-    names = ("id", "agent", "pass_no", "pending", "last_seq", "cancel_reason", "created_at", "updated_at")
-    return {**{name: row[name] for name in names}, "status": status_of(row), "failures": _failures(row)}
 
 
 def _failures(row: Row) -> Failures | None:

@@ -40,6 +40,17 @@ WHERE expired_leases > 0 AND lease_owner IS NOT NULL AND status IN ('due', 'runn
     AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
 ORDER BY due_at LIMIT 1
 
+-- list_overviews: without their results, but for errors; a limit makes the planner look each run up
+SELECT runs.id, agent, status, pass_no, pending, lease_owner, lease_until, due_at, expired_leases,
+    idempotency_key, cancel_reason, request, created_at, updated_at,
+    CASE WHEN status = 'failed' THEN result END AS failure, retries.attempts, retries.failed_at, retries.next_at,
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
+FROM json_array_elements_text(CAST(:ids AS json)) AS wanted (id)
+    CROSS JOIN LATERAL (SELECT * FROM runs WHERE runs.id = wanted.id LIMIT 1) AS runs
+    LEFT JOIN LATERAL (SELECT * FROM retries WHERE retries.run_id = runs.id LIMIT 1) AS retries ON TRUE
+ORDER BY created_at DESC, runs.id DESC
+
 -- settle: one statement, as each is a round trip. The row of the run is locked first; a call that another transaction settled
 -- meanwhile is no longer processing when it is looked at again
 WITH locked AS (

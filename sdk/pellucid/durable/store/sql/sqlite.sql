@@ -36,6 +36,16 @@ WHERE expired_leases > 0 AND lease_owner IS NOT NULL AND status IN ('due', 'runn
     AND agent IN (SELECT value FROM json_each(:agents))
 ORDER BY due_at LIMIT 1
 
+-- list_overviews: without their results, but for errors
+SELECT runs.id, agent, status, pass_no, pending, lease_owner, lease_until, due_at, expired_leases,
+    idempotency_key, cancel_reason, request, created_at, updated_at,
+    CASE WHEN status = 'failed' THEN result END AS failure, retries.attempts, retries.failed_at, retries.next_at,
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
+FROM runs LEFT JOIN retries ON retries.run_id = runs.id
+WHERE runs.id IN (SELECT value FROM json_each(:ids))
+ORDER BY created_at DESC, runs.id DESC
+
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
 WHERE id = :id AND run_id = COALESCE(:run_id, run_id) AND settled_at IS NULL

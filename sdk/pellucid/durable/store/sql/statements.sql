@@ -24,25 +24,34 @@ SELECT status, due_at, CASE WHEN status = 'due' THEN EXISTS (
     SELECT 1 FROM retries WHERE run_id = runs.id AND fence = runs.fence AND next_at IS NOT NULL) END AS is_retrying
 FROM runs WHERE id = :id
 
--- list_runs
-SELECT runs.id, agent, status, due_at, pass_no, pending, last_seq, cancel_reason, created_at, updated_at,
-    retries.attempts, retries.since AS failing_since, retries.failed_at, retries.next_at,
-    retries.error_type AS last_error_type, retries.error AS last_error,
-    runs.status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
-FROM runs LEFT JOIN retries ON retries.run_id = runs.id
-WHERE status = :status AND (created_at, id) > (:created_at, :id)
-    AND (status <> 'due' OR (due_at IS NULL) = (:is_queued > 0)
-        AND (:is_retrying > 0) = (retries.next_at IS NOT NULL AND COALESCE(retries.fence, -1) = runs.fence))
-ORDER BY created_at, id LIMIT :limit
+-- newest: runs after a place in the order of lists, newest first; each of these statements follows one index
+SELECT id, created_at FROM runs
+WHERE (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
 
--- list_all_runs
-SELECT runs.id, agent, status, due_at, pass_no, pending, last_seq, cancel_reason, created_at, updated_at,
-    retries.attempts, retries.since AS failing_since, retries.failed_at, retries.next_at,
-    retries.error_type AS last_error_type, retries.error AS last_error,
-    runs.status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
-FROM runs LEFT JOIN retries ON retries.run_id = runs.id
-WHERE (created_at, id) > (:created_at, :id)
-ORDER BY created_at, id LIMIT :limit
+-- newest_of_status
+SELECT id, created_at FROM runs
+WHERE status = :status AND (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- newest_of_agent
+SELECT id, created_at FROM runs
+WHERE agent = :agent AND (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- newest_of_key: one at most
+SELECT id, created_at FROM runs WHERE idempotency_key = :key AND (created_at, id) < (:created_at, :id) LIMIT :limit
+
+-- newest_open
+SELECT id, created_at FROM (
+    SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'due' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS due
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'running' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS running
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'waiting' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS waiting
+) AS open_runs
+ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- advance_claimed: every write of a claim to a run that continues; renews the lease
 UPDATE runs
@@ -80,6 +89,10 @@ SELECT * FROM journal WHERE run_id = :run_id AND seq > :after ORDER BY seq
 SELECT run_id, seq, key, CASE WHEN substr(key, 1, 7) = 'result:' THEN 'null' ELSE value END AS value, fence, created_at
 FROM journal
 WHERE run_id = :run_id AND seq > :after AND substr(key, 1, 7) <> 'answer:' ORDER BY seq
+
+-- list_entries: sizes of all, and what has started
+SELECT seq, key, length(value) AS size, created_at, CASE WHEN substr(key, 1, 8) = 'started:' THEN value END AS started
+FROM journal WHERE run_id = :run_id ORDER BY seq
 
 -- insert_event
 INSERT INTO events (run_id, seq, value, created_at) VALUES (:run_id, :seq, :value, @now)
@@ -334,6 +347,18 @@ WHERE NOT EXISTS (
         AND turn > (SELECT ended_to FROM conversations WHERE id = queued.conversation)
         AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting'))
 ORDER BY queued.conversation LIMIT :limit
+
+-- find_version
+SELECT version FROM run_versions WHERE run_id = :run_id
+
+-- find_turn
+SELECT conversation, turn FROM turns WHERE run_id = :run_id
+
+-- count_before: the runs of a conversation that have to end before one of it can start
+SELECT count(*) AS number FROM turns
+WHERE conversation = :conversation AND turn < :turn
+    AND turn > (SELECT ended_to FROM conversations WHERE id = :conversation)
+    AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting')
 
 -- list_turns: the latest runs of a conversation before one, latest first
 SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
