@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
     FINAL,
+    CallKind,
     CallRecord,
     DueRuns,
     EventPage,
@@ -63,6 +64,11 @@ def call(tx: Transaction, result_id: str) -> CallRecord | None:
 def calls(tx: Transaction, run_id: str) -> tuple[CallRecord, ...]:
     """Return the calls of a run."""
     return tuple(map(call_record, tx.all("list_calls", run_id=run_id)))
+
+
+def oldest_pending(tx: Transaction, kind: CallKind, limit: int) -> tuple[CallRecord, ...]:
+    """Return calls that are processing."""
+    return tuple(map(call_record, tx.all("oldest_pending", kind=kind, limit=limit)))
 
 
 def undispatched(tx: Transaction, older_than: float, limit: int) -> tuple[CallRecord, ...]:

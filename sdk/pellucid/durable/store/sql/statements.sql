@@ -206,6 +206,9 @@ SELECT * FROM calls
 WHERE status = 'processing' AND dispatched_at IS NULL AND created_at <= @now - :older_than AND kind = 'external'
 ORDER BY created_at LIMIT :limit
 
+-- oldest_pending
+SELECT * FROM calls WHERE status = 'processing' AND kind = :kind ORDER BY created_at, id LIMIT :limit
+
 -- find_pending
 SELECT pending FROM runs WHERE id = :id
 
