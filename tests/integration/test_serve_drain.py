@@ -47,8 +47,7 @@ def url_of(location: Location) -> str:
     name = f"drain_{uuid4().hex[:12]}"
     with psycopg.connect(location.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    server, _, database = location.url.rpartition("/")
-    return f"{server}/{name}{database[len(database.partition('?')[0]) :]}"
+    return location.url.replace("@/postgres?", f"@/{name}?")
 
 
 async def submit(url: str) -> None:
@@ -120,7 +119,7 @@ def test_probes_of_a_worker(tmp_path: Path) -> None:
         wait_for(worker, "working on a in")
         ready, alive, metrics = (httpx.get(f"{base}/{path}", timeout=30) for path in ("readyz", "healthz", "metrics"))
         assert [(answer.status_code, answer.text) for answer in (ready, alive)] == [(200, "ok")] * 2
-        assert "pellucid_durable_slots" in metrics.text
+        assert "pellucid_durable_callback_age_seconds" in metrics.text
         anyio.run(submit, url)
         wait_for(worker, "effect begins")
         ready, alive = (httpx.get(f"{base}/{path}", timeout=30) for path in ("readyz", "healthz"))
