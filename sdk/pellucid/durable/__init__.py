@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         StoredEvent,
         Submission,
         Turn,
+        WorkerRecord,
         open_store,
     )
 
@@ -124,6 +125,7 @@ __all__ = [
     "Submission",
     "Turn",
     "WorkQueue",
+    "WorkerRecord",
     "open_store",
     "verify_callback",
 ]
@@ -143,7 +145,7 @@ _HOMES = {
         "ConversationPage", "DueRuns", "Encoded", "EventPage", "JournalEntry", "Lease", "NewCall", "PassEnd",
         "PendingCalls", "PostgresStore", "Recovery", "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary",
         "SQLiteStore", "Settlement", "SettlementOutcome", "Statistics", "StoredEvent", "Submission", "Turn",
-        "open_store",
+        "WorkerRecord", "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""

@@ -32,6 +32,7 @@ from pellucid.durable.store.records import (
 from pellucid.durable.store.store import RunStore
 from pellucid.durable.store.stores import PostgresStore, SQLiteStore, open_store
 from pellucid.durable.store.values import Encoded
+from pellucid.durable.store.workers import WorkerRecord
 
 __all__ = [
     "CallKind",
@@ -65,5 +66,6 @@ __all__ = [
     "StoredEvent",
     "Submission",
     "Turn",
+    "WorkerRecord",
     "open_store",
 ]
