@@ -215,13 +215,11 @@ async def test_forms_of_others_are_refused(store: RunStore, wrong: str) -> None:
 
 async def test_a_store_that_does_not_answer(location: Location) -> None:
     """The pages say so, and answer again afterwards."""
-    store = location.open(patience=0.0)
-    async with store:
-        async with pages(store) as (http, _):
-            location.execute("ALTER TABLE runs RENAME TO elsewhere")
-            assert location.server is not None or (await http.get("/durable")).status_code == 503
-            location.execute("ALTER TABLE elsewhere RENAME TO runs")
-            assert listed(await page(http, "/durable"))
+    async with location.open(patience=0.0) as store, pages(store) as (http, _):
+        location.execute("ALTER TABLE runs RENAME TO elsewhere")
+        assert location.server is not None or (await http.get("/durable")).status_code == 503
+        location.execute("ALTER TABLE elsewhere RENAME TO runs")
+        assert listed(await page(http, "/durable"))
 
 
 @pytest.mark.parametrize("prepared", ["none", "older"])

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         Streak,
         Submission,
         Turn,
+        WorkerRecord,
         open_store,
     )
 
@@ -152,6 +153,7 @@ __all__ = [
     "Submission",
     "Turn",
     "WorkQueue",
+    "WorkerRecord",
     "open_store",
     "verify_callback",
 ]
@@ -174,7 +176,8 @@ _HOMES = {
         "JournalSummary", "Lease", "NewCall", "PassEnd", "PendingCalls", "PostgresStore", "Recovery", "Retry",
         "RetryOutcome", "RetryingRuns", "RunDue", "RunFilter", "RunOverview", "RunPage", "RunRecord", "RunStatus",
         "RunStore", "SQLiteStore", "Settlement", "SettlementOutcome", "StartedCall", "Statistics", "StoredEvent",
-        "Streak", "Submission", "Turn", "open_store",
+        "Streak", "Submission", "Turn", "WorkerRecord",
+        "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""
