@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pellucid.durable.queue.queue import (
         NATSQueue,
     )
+    from pellucid.durable.runs.code import (
+        OnChange,
+    )
     from pellucid.durable.runs.live.follower import (
         LiveEvents,
     )
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         NewCall,
         PassEnd,
         PendingCalls,
+        PinnedRuns,
         PostgresStore,
         Recovery,
         Retry,
@@ -112,8 +116,10 @@ __all__ = [
     "LiveEvents",
     "NATSQueue",
     "NewCall",
+    "OnChange",
     "PassEnd",
     "PendingCalls",
+    "PinnedRuns",
     "PostgresStore",
     "Recovery",
     "Retry",
@@ -149,6 +155,7 @@ _HOMES = {
     "callbacks.signatures": ("verify_callback",),
     "queue.options": ("StreamLimits",),
     "queue.queue": ("NATSQueue",),
+    "runs.code": ("OnChange",),
     "runs.live.follower": ("LiveEvents",),
     "runs.retries": ("RetryPolicy",),
     "runs.runs": ("DurableRuns",),
@@ -158,9 +165,9 @@ _HOMES = {
     "store": (
         "CallKind", "CallRecord", "CallStatus", "CallbackClaim", "CallbackRecord", "Cancellation", "Changes", "Claim",
         "ConversationPage", "DueRuns", "Encoded", "EventPage", "FailedPass", "Failures", "JournalEntry", "Lease",
-        "NewCall", "PassEnd", "PendingCalls", "PostgresStore", "Recovery", "Retry", "RetryOutcome", "RetryingRuns",
-        "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary", "SQLiteStore", "Settlement", "SettlementOutcome",
-        "Statistics", "StoredEvent", "Streak", "Submission", "Turn", "open_store",
+        "NewCall", "PassEnd", "PendingCalls", "PinnedRuns", "PostgresStore", "Recovery", "Retry", "RetryOutcome",
+        "RetryingRuns", "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary", "SQLiteStore", "Settlement",
+        "SettlementOutcome", "Statistics", "StoredEvent", "Streak", "Submission", "Turn", "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""

@@ -21,6 +21,7 @@ from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
+from pellucid.durable.runs.code import OnChange, versions_of
 from pellucid.durable.runs.conversations import Conversations, conversation_key
 from pellucid.durable.runs.conversations import read as read_conversation
 from pellucid.durable.runs.draining import Draining
@@ -100,6 +101,10 @@ class DurableRuns(RetryMethods, WorkerMethods):
         stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
             `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
         retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
+        on_change: What becomes of a run whose agent has changed: this process continues it, or with `wait` it waits for
+            one with the agent with which it has begun. `wait` is for agents that cannot continue each other's runs.
+        version: Version of the agents, such as a release: this process continues only runs of this version, and those
+            that no version has begun. Without one, `wait` goes by a digest of the model, instructions and tools.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -122,6 +127,8 @@ class DurableRuns(RetryMethods, WorkerMethods):
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
         retry: RetryPolicy | None = _DEFAULT_RETRIES,
+        on_change: OnChange = "continue",
+        version: str | None = None,
     ) -> None:
         self._agents = _by_name(agents)
         if not lease > 0 or not poll > 0:
@@ -143,6 +150,7 @@ class DurableRuns(RetryMethods, WorkerMethods):
             lease=lease,
             max_expired_leases=max_expired_leases,
             passes=Passes(),
+            versions=versions_of(self._agents, on_change, version),
         )
         if queue is not None:
             queue.attach(store)
