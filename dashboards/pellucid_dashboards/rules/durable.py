@@ -155,8 +155,8 @@ def _retrying(context: Context) -> Alert:
         after=0.0,
         summary=f"{words.AGENT}: the passes of a durable run have failed for {words.DURATION}; the limit is "
         f"{seconds(limit)}.",
-        description="Each was retried, and the run fails once its attempts or its time are over. A model, a tool hub or "
-        "another service does not answer. Runs that have failed can be retried.",
+        description="Each was retried, and the run fails once its attempts or its time are over. A model, a tool hub "
+        "or another service does not answer. Runs that have failed can be retried.",
         dashboard=_AGENTS_BOARD,
     )
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -63,9 +63,6 @@ if TYPE_CHECKING:
 
 _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
-
-
-_DEFAULT_RETRIES: Final = RetryPolicy()
 
 
 class DurableRuns(RetryMethods, WorkerMethods):
@@ -126,7 +123,7 @@ class DurableRuns(RetryMethods, WorkerMethods):
         queue: WorkQueue | None = None,
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
-        retry: RetryPolicy | None = _DEFAULT_RETRIES,
+        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008  (it does not change)
         on_change: OnChange = "continue",
         version: str | None = None,
     ) -> None:
