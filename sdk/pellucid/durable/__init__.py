@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pellucid.durable.queue.queue import (
         NATSQueue,
     )
+    from pellucid.durable.runs.code import (
+        OnChange,
+    )
     from pellucid.durable.runs.live.follower import (
         LiveEvents,
     )
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
         NewCall,
         PassEnd,
         PendingCalls,
+        PinnedRuns,
         PostgresStore,
         Recovery,
         Retry,
@@ -121,8 +125,10 @@ __all__ = [
     "LiveEvents",
     "NATSQueue",
     "NewCall",
+    "OnChange",
     "PassEnd",
     "PendingCalls",
+    "PinnedRuns",
     "PostgresStore",
     "Recovery",
     "Retry",
@@ -163,6 +169,7 @@ _HOMES = {
     "callbacks.signatures": ("verify_callback",),
     "queue.options": ("StreamLimits",),
     "queue.queue": ("NATSQueue",),
+    "runs.code": ("OnChange",),
     "runs.live.follower": ("LiveEvents",),
     "runs.retries": ("RetryPolicy",),
     "runs.runs": ("DurableRuns",),
@@ -173,7 +180,8 @@ _HOMES = {
     "store": (
         "CallKind", "CallRecord", "CallStatus", "CallbackClaim", "CallbackRecord", "Cancellation", "Changes", "Claim",
         "ConversationPage", "DueRuns", "Encoded", "EventPage", "FailedPass", "Failures", "JournalEntry",
-        "JournalSummary", "Lease", "NewCall", "PassEnd", "PendingCalls", "PostgresStore", "Recovery", "Retry",
+        "JournalSummary", "Lease", "NewCall", "PassEnd", "PendingCalls", "PinnedRuns",
+        "PostgresStore", "Recovery", "Retry",
         "RetryOutcome", "RetryingRuns", "RunDue", "RunFilter", "RunOverview", "RunPage", "RunRecord", "RunStatus",
         "RunStore", "SQLiteStore", "Settlement", "SettlementOutcome", "StartedCall", "Statistics", "StoredEvent",
         "Streak", "Submission", "Turn", "WorkerRecord",

@@ -30,6 +30,9 @@ _counter: Final = partial(Metric, "counter")
 _updown: Final = partial(Metric, "updown")
 _gauge: Final = partial(Metric, "gauge")
 
+AGENT_DIGEST: Final = "pellucid.agent.digest"
+AGENT_PREVIOUS_DIGEST: Final = "pellucid.agent.previous_digest"
+
 DURABLE_SETTLEMENTS: Final = _counter(
     "{settlement}",
     "pellucid.durable.settlements",

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -21,6 +21,7 @@ from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
+from pellucid.durable.runs.code import OnChange, versions_of
 from pellucid.durable.runs.conversations import Conversations, conversation_key
 from pellucid.durable.runs.conversations import read as read_conversation
 from pellucid.durable.runs.draining import Draining
@@ -67,9 +68,6 @@ _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
 
 
-_DEFAULT_RETRIES: Final = RetryPolicy()
-
-
 class DurableRuns(Operation, RetryMethods, WorkerMethods):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
@@ -105,6 +103,10 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
         retain: Seconds for which runs stay in the store after they have ended, for all or by status; workers delete
             them then, as `RunStore.purge` does. None for ever.
+        on_change: What becomes of a run whose agent has changed: this process continues it, or with `wait` it waits for
+            one with the agent with which it has begun. `wait` is for agents that cannot continue each other's runs.
+        version: Version of the agents, such as a release: this process continues only runs of this version, and those
+            that no version has begun. Without one, `wait` goes by a digest of the model, instructions and tools.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -126,7 +128,9 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         queue: WorkQueue | None = None,
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
-        retry: RetryPolicy | None = _DEFAULT_RETRIES,
+        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008  (it does not change)
+        on_change: OnChange = "continue",
+        version: str | None = None,
         retain: float | Mapping[RunStatus, float] | None = None,
     ) -> None:
         self._agents = _by_name(agents)
@@ -149,6 +153,7 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
             lease=lease,
             max_expired_leases=max_expired_leases,
             passes=Passes(),
+            versions=versions_of(self._agents, on_change, version),
         )
         if queue is not None:
             queue.attach(store)

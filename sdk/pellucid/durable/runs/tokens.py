@@ -92,7 +92,7 @@ class CallTokens:
         return grant if grant is not None and (now if now is not None else time.time()) < grant.expires_at else None
 
     def signed(self, token: str) -> CallGrant | None:
-        """Return what a token allows, or has allowed until it expired; None if it is not one of ours, or was changed."""
+        """Return what a token allows, or has allowed until it expired; None if it is not ours, or was changed."""
         prefix, _, rest = token.partition(".")
         claims, _, signature = rest.partition(".")
         if prefix != PREFIX or len(token) > _MAX_TOKEN or not token.isascii():

@@ -32,12 +32,12 @@ class LiveMethods(Transactions):
     _clock: tuple[float, float] | None = None
 
     async def now(self) -> float:
-        """Return the time by the database's clock, in seconds since the epoch, to which all times of the store refer."""
-        at = time.monotonic()
-        if self._clock is None or at - self._clock[0] > _CLOCK_INTERVAL:
+        """Return the time by the database's clock, in seconds since the epoch, as are all times of the store."""
+        if self._clock is None or time.monotonic() - self._clock[0] > _CLOCK_INTERVAL:
             reading = await self._read(queries.now)
-            self._clock = (at, reading) = (time.monotonic(), reading)
-        return self._clock[1] + at - self._clock[0]
+            self._clock = (time.monotonic(), reading)
+        read_at, reading = self._clock
+        return reading + time.monotonic() - read_at
 
     @property
     def event_poll(self) -> float:

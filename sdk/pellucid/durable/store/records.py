@@ -448,6 +448,15 @@ class DueRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedRuns:
+    """Open runs of one agent that only workers of one version of it continue. Attributes: number: Of these runs."""
+
+    agent: str
+    version: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RetryingRuns:
     """Retrying runs of one agent. Attributes: age: Seconds since the first of the failures in a row of the oldest."""
 

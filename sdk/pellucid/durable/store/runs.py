@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
-from pellucid.durable.store import conversations
+from pellucid.durable.store import conversations, versions
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
@@ -90,20 +90,21 @@ class Claiming:
     lease: float
     max_expired_leases: int | None
     with_suspects: bool
+    versions: Mapping[str, str] | None
 
     def any(self, tx: Transaction, agents: Sequence[str]) -> Row | None:
         """Claim the oldest run that can be continued; fail it if its leases expired too often."""
-        return self._claimed(tx, tx.one("claim", agents=dump(list(agents)), **self._parameters))
+        return self._claim(tx, "claim", agents=dump(list(agents)))
 
     def one(self, tx: Transaction, run_id: str, agent: str) -> Row | None:
         """Claim one run if it can be continued; fail it if its leases expired too often."""
-        return self._claimed(tx, tx.one("claim_run", id=run_id, agent=agent, **self._parameters))
+        return self._claim(tx, "claim_run", id=run_id, agent=agent)
 
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        return {"worker": self.worker, "lease": self.lease, "with_suspects": int(self.with_suspects)}
-
-    def _claimed(self, tx: Transaction, row: Row | None) -> Row | None:
+    def _claim(self, tx: Transaction, statement: str, **subject: str) -> Row | None:
+        parameters = {**subject, "worker": self.worker, "lease": self.lease, "with_suspects": int(self.with_suspects)}
+        row = versions.find(tx, statement, self.versions, **parameters)
+        if row is not None and self.versions is not None:
+            tx.all("pin_run", run_id=row["id"], version=self.versions[row["agent"]])
         if row is None or self.max_expired_leases is None:
             return row
         if row["expired_leases"] < QUARANTINE + self.max_expired_leases:

@@ -4,6 +4,10 @@
 -- now: of the statement, which an index can be searched for
 extract(epoch FROM statement_timestamp())::double precision
 
+-- is_mine: condition of claims by workers of a version
+NOT EXISTS (SELECT 1 FROM run_versions WHERE run_versions.run_id = runs.id
+    AND run_versions.version <> CAST(:versions AS json) ->> runs.agent)
+
 -- claim: due, oldest first; otherwise an expired lease, in the order of an index: that of a sort would read all entries
 -- of runs that were running once, until a vacuum
 UPDATE runs

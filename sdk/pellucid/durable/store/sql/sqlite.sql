@@ -3,6 +3,10 @@
 -- now
 (julianday('now') - 2440587.5) * 86400.0
 
+-- is_mine: condition of claims by workers of a version
+NOT EXISTS (SELECT 1 FROM run_versions WHERE run_versions.run_id = runs.id
+    AND run_versions.version <> (SELECT value FROM json_each(:versions) WHERE json_each.key = runs.agent))
+
 -- claim: due, oldest first; otherwise an expired lease
 UPDATE runs
 SET status = 'running', fence = fence + 1,
