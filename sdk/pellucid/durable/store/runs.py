@@ -322,15 +322,24 @@ def recover(tx: Transaction) -> tuple[str, ...]:
     return tuple(row["id"] for row in rows)
 
 
-def purge(tx: Transaction, older_than: float) -> int:
+def purge(tx: Transaction, older_than: float, status: RunStatus | None) -> int:
     """Delete runs that ended some time ago, with all that belongs to them; at most a batch of each status."""
-    ids = conversations.purge(tx, older_than, BATCH)
-    for status in FINAL:
-        ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
+    ids = conversations.purge(tx, older_than, BATCH) if status is None else []
+    for each in FINAL if status is None else (status,):
+        ids += [row["id"] for row in tx.all("delete_ended", status=each, older_than=older_than, limit=BATCH)]
     for run_id in ids:
         for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback", *_RETRIES):
             tx.all(statement, run_id=run_id)
     return len(ids)
+
+
+def purgeable(tx: Transaction, older_than: float, status: RunStatus | None) -> int:
+    """Return how many runs `purge` would delete."""
+    counts = [] if status is not None else tx.all("count_idle", older_than=older_than)
+    numbers = [row["number"] for row in counts]
+    for each in FINAL if status is None else (status,):
+        numbers += [row["number"] for row in tx.all("count_ended", status=each, older_than=older_than)]
+    return sum(numbers)
 
 
 def fenced(tx: Transaction, claim: Claim) -> Fenced | UnknownRun:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from pellucid.durable.store import budgets, calls, queries, runs
+from pellucid.durable.store import calls, queries, runs
 from pellucid.durable.store.claim_methods import ClaimMethods
 from pellucid.durable.store.conversation_methods import ConversationMethods
 from pellucid.durable.store.conversations import IfBusy
@@ -247,22 +247,6 @@ class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, OverviewMethods
         while batch := await self._write(runs.recover):
             recovered.extend(batch)
         return Recovery(tuple(recovered), await self.expire())
-
-    async def purge(self, older_than: float) -> int:
-        """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
-
-        Their ids and idempotency keys can be used again, and results of their calls are of unknown calls. The runs of a
-        conversation are deleted together, once the last of them ended so long ago. So are accounts of budgets whose
-        period is over, if they were not used for so long.
-
-        Returns:
-            The number of runs.
-        """
-        number, age = 0, seconds(older_than)
-        while batch := await self._write(partial(runs.purge, older_than=age)):
-            number += batch
-        await self._write(partial(budgets.purge, older_than=age))
-        return number
 
     async def run(self, run_id: str) -> RunRecord | None:
         """Return a run; None if there is none of that id."""
