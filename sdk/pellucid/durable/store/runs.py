@@ -19,6 +19,7 @@ from pellucid.durable.store.records import (
     Lease,
     NewCall,
     PassEnd,
+    RunStatus,
     Submission,
 )
 from pellucid.durable.store.values import (
