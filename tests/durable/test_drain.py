@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +12,9 @@ from pellucid import Agent, Tool, ToolCall
 from pellucid.durable import DurableRuns
 from pellucid.testing import FunctionModel
 from support.durable_agents import results
-from support.processes import PATIENCE, command
 from support.runs import within
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pellucid import ToolContext
     from pellucid.durable import RunStore
     from support.stores import Location

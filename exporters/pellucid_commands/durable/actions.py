@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pellucid.approvals.decisions import Decision
 from pellucid.durable.store.records import FINAL
+from pellucid.errors import ConfigError
 from pellucid_commands.durable.options import REFUSED, add_shared, duration, identifier, json_value, opened
 from pellucid_commands.inspection.output import say, say_json
 
@@ -87,11 +88,23 @@ def add_decide(parser: ArgumentParser) -> None:
 
 async def decide(options: Namespace) -> int:
     """Decide about an approval."""
-    decided_by = options.decided_by or getpass.getuser()
+    decided_by = options.decided_by or _user()
     decision = Decision(options.approval, options.approve, reason=options.reason, decided_by=decided_by)
     async with opened(options) as (_, runs):
         [settlement] = await runs.decide(options.run, [decision])
     return _settled(options, options.approval, settlement)
+
+
+def _user() -> str:
+    """Return the user of the system.
+
+    Raises:
+        ConfigError: it has no name, as in some containers.
+    """
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise ConfigError("the user of this process has no name; say who decides with --as") from None
 
 
 def _settled(options: Namespace, result_id: str, settlement: Settlement) -> int:
@@ -142,7 +155,7 @@ async def drain(options: Namespace) -> int:
     if options.json:
         say_json({"workers": number})
     elif number:
-        say(f"asked {number} of the name {options.worker} to end; they give their runs time to")
+        say(f"asked workers named {options.worker} to end: {number}; each ends when its runs have, or gives them back")
     else:
         say(f"there is no worker {options.worker}; known are: {', '.join(known) or 'none'}")
     return 0 if number else REFUSED

@@ -19,12 +19,12 @@ _LIMIT: Final = 20
 
 _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     "no_worker": (
-        "{number} runs of {agent}{version} are due for {age}, and no live worker has that agent",
+        "due runs of {agent}{version}: {number}, for {age}; no live worker has that agent",
         "start one, or look why it ended; workers older than this version are not seen",
         "pellucid worker MODULE:NAME",
     ),
     "workers_busy": (
-        "{number} runs of {agent}{version} are due for {age}; the live workers ({detail}) do not get to them",
+        "due runs of {agent}{version}: {number}, for {age}; the live workers ({detail}) do not get to them",
         "start more workers, or give them more slots",
         "pellucid worker MODULE:NAME --concurrency 16",
     ),
