@@ -128,6 +128,22 @@ def test_show_and_events(store_url: str, location: Location, capsys: pytest.Capt
         assert "no run nothing" in capsys.readouterr().out
 
 
+def test_calls(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """The oldest first, of a tool or a kind, with their runs; 1 if no run waits."""
+    assert call(store_url, "calls") == 1
+    run_id = within(location, partial(submit, text="wait"))
+    location.execute("UPDATE calls SET created_at = created_at - 60")
+    within(location, partial(submit, text="wait"))
+    assert call(store_url, "calls", "--kind", "external") == 0
+    title, oldest, _ = capsys.readouterr().out.splitlines()
+    assert title.split() == ["CALL", "RUN", "TOOL", "SINCE", "UNTIL", "SENT", "HEARTBEAT"]
+    assert oldest.split()[1:3] == [run_id, "job"]
+    assert call(store_url, "calls", "--tool", "pay", "--limit", "1", "--json") == 0
+    [approval] = json.loads(capsys.readouterr().out)["calls"]
+    assert (approval["runId"], approval["kind"], approval["dispatchedAt"]) == (run_id, "approval", None)
+    assert call(store_url, "calls", "--tool", "other") == 1
+
+
 def test_a_run_is_settled_decided_cancelled_and_retried(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ _ACTIONS: Final[
 ] = {
     "list": ("List runs, the newest first; exit code 1 if no run matches.", listing.add_list, listing.list_runs),
     "show": ("Show where a run is, who holds it, and what it waits for.", listing.add_show, listing.show),
+    "calls": ("List the calls that runs wait for, the oldest first.", listing.add_calls, listing.calls),
     "events": ("Print the events of a run.", listing.add_events, listing.events),
     "retry": ("Continue a run that failed or was cancelled, from its journal.", actions.add_retry, actions.retry),
     "cancel": ("Cancel a run.", actions.add_cancel, actions.cancel),
@@ -64,6 +65,7 @@ COMMAND: Final = Command(
         "pellucid durable list --status open --older-than 1h",
         "pellucid durable list --agent support --text refund --json",
         "pellucid durable show 7f2a9c",
+        "pellucid durable calls --kind approval",
         "pellucid durable retry 7f2a9c --reason 'the account exists now'",
         "pellucid durable settle async_tool_51d0 --output '{\"ok\": true}'",
         "pellucid durable decide 7f2a9c approval_51d0 --deny --reason 'too expensive'",

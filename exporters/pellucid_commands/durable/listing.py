@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from pellucid.durable import CallKind
 from pellucid.durable.states.bodies import call_json, overview_json
 from pellucid.durable.store.overviews import MAX_LISTED, STATUSES
 from pellucid.errors import UnknownRun
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _TITLES: Final = ("RUN", "SUBMITTED", "AGENT", "STATUS", "PASS", "WAITS FOR", "WORKER", "TRIES", "ERROR")
 _RIGHT: Final = ("PASS", "WAITS FOR", "TRIES")
+_CALL_TITLES: Final = ("CALL", "RUN", "TOOL", "SINCE", "UNTIL", "SENT", "HEARTBEAT")
 _FILTERS: Final = ("status", "agent", "older_than", "worker", "key", "text")
 _NANO: Final = 1_000_000_000
 
@@ -201,6 +203,40 @@ def _call(call: CallRecord, now: float) -> str:
     if call.progress is not None:
         parts.append(f"progress {json.dumps(call.progress)}")
     return ", ".join(parts)
+
+
+def add_calls(parser: ArgumentParser) -> None:
+    """Declare the options of `calls`."""
+    parser.add_argument("--tool", metavar="NAME", help="of this tool")
+    parser.add_argument("--kind", choices=get_args(CallKind), help="for a result from elsewhere, or for a person")
+    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="default: %(default)s, the oldest")
+    add_shared(parser)
+
+
+async def calls(options: Namespace) -> int:
+    """Print the calls that runs wait for; 1 if there is none."""
+    async with opened(options) as (_, runs):
+        found = await runs.waiting_calls(tool=options.tool, kind=options.kind, limit=options.limit)
+    if options.json:
+        say_json({"calls": [{"runId": call.run_id, "kind": call.kind, **call_json(call)} for call in found]})
+    elif found:
+        say(*table(_CALL_TITLES, map(_call_cells, found)))
+    else:
+        say("no run waits for such a call")
+    return 0 if found else REFUSED
+
+
+def _call_cells(call: CallRecord) -> tuple[str, ...]:
+    is_unsent = call.kind == "external" and call.dispatched_at is None
+    return (
+        call.id,
+        call.run_id,
+        call.tool,
+        _clock(call.created_at),
+        _clock(call.expires_at) if call.expires_at is not None else "",
+        "never" if is_unsent else _clock(call.dispatched_at) if call.dispatched_at is not None else "",
+        _clock(call.heartbeat_at) if call.heartbeat_at is not None else "",
+    )
 
 
 def add_events(parser: ArgumentParser) -> None:

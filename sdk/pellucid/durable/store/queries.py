@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
     FINAL,
+    CallKind,
     CallRecord,
     DueRuns,
     EventPage,
@@ -58,6 +59,11 @@ def call(tx: Transaction, result_id: str) -> CallRecord | None:
 def calls(tx: Transaction, run_id: str) -> tuple[CallRecord, ...]:
     """Return the calls of a run."""
     return tuple(map(call_record, tx.all("list_calls", run_id=run_id)))
+
+
+def waiting_calls(tx: Transaction, tool: str | None, kind: CallKind | None, limit: int) -> tuple[CallRecord, ...]:
+    """Return calls that are processing, the oldest first."""
+    return tuple(map(call_record, tx.all("waiting_calls", tool=tool, kind=kind, limit=limit)))
 
 
 def undispatched(tx: Transaction, older_than: float, limit: int) -> tuple[CallRecord, ...]:

@@ -491,6 +491,11 @@ SELECT id, run_id, tool, @now - created_at AS age FROM calls
 WHERE status = 'processing' AND dispatched_at IS NULL AND kind = 'approval' AND created_at <= @now - :older_than
 ORDER BY created_at LIMIT :limit
 
+-- waiting_calls: the oldest first; as it is for people, it sorts what waits, which no index has in this order
+SELECT * FROM calls
+WHERE status = 'processing' AND tool = COALESCE(CAST(:tool AS TEXT), tool) AND kind = COALESCE(CAST(:kind AS TEXT), kind)
+ORDER BY created_at, id LIMIT :limit
+
 -- find_revision
 SELECT revision FROM schema_revision
 
