@@ -39,7 +39,7 @@ def shop() -> Agent:
     """Return an agent with a tool of each kind."""
     tools = [
         Tool(name="look", run=look),
-        Tool(name="order", run=order, execution="external-dispatch", pending="wait", timeout=600),
+        Tool(name="order", run=order, execution="external-dispatch", pending="wait", expires_in=600),
         Tool(name="pay", run=look, needs_approval=True),
     ]
     return Agent("shop", model=FunctionModel(answer), tools=tools)
@@ -58,6 +58,8 @@ async def test_a_run_that_waits(store: RunStore) -> None:
     assert set(calls) == {"order", "pay"}
     assert (calls["order"].kind, calls["order"].progress) == ("external", {"percent": 40})
     assert calls["order"].created_at <= calls["order"].dispatched_at <= calls["order"].heartbeat_at <= found.now  # type: ignore[operator]
+    assert calls["order"].expires_at is not None
+    assert calls["order"].expires_at > found.now
     assert (calls["pay"].kind, calls["pay"].expires_at) == ("approval", None)
     assert (found.journal.answers, found.journal.results, found.journal.started) == (2, 1, ())
     assert found.journal.size > 0

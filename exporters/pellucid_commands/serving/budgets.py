@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from pellucid.cli import Command
-from pellucid.errors import ConfigError
 from pellucid_commands.inspection.output import say, say_json, table
-from pellucid_commands.serving.options import STORE, STORE_VARIABLE, opened_store
+from pellucid_commands.serving.options import add_store_argument, check_existing, opened_store
 from pellucid_exporters.stored import text
 
 if TYPE_CHECKING:
@@ -19,18 +16,12 @@ if TYPE_CHECKING:
 
     from pellucid.budgets import Amounts, BudgetState
 
-_SQLITE: Final = "sqlite:///"
 _TITLES: Final = ("BUDGET", "PERIOD", "COST", "TOKENS", "CALLS", "RESERVED", "ESTIMATED")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid budgets`."""
-    parser.add_argument(
-        "--store",
-        default=os.environ.get(STORE_VARIABLE, STORE),
-        metavar="URL",
-        help=f"sqlite:///path or postgresql://... (default: ${STORE_VARIABLE}, or {STORE})",
-    )
+    add_store_argument(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object, for programs")
 
 
@@ -41,9 +32,7 @@ def run(options: Namespace) -> int:
         ConfigError: the store cannot be opened, or there is no such file.
         StoreUnavailable: the database did not answer in time.
     """
-    path = options.store.removeprefix(_SQLITE)
-    if path != options.store and not Path(path).exists():  # which opening would create
-        raise ConfigError(f"there is no store {path!r}; check --store")
+    check_existing(options.store)
     found = anyio.run(_read, options)
     if options.json:
         say_json({"budgets": [_document(name, state) for name, state in found]})

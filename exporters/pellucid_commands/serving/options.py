@@ -41,6 +41,7 @@ FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
 MAX_PORT: Final = 65_535
 _RETRY: Final = RetryPolicy()
+_SQLITE: Final = "sqlite:///"
 _STORE_FILE: Final = "durable.db"
 _FORMER_STORE: Final = "runs.db"
 STORE: Final = f"sqlite:///{_STORE_FILE}"
@@ -57,12 +58,7 @@ CALLBACK_URLS_VARIABLE: Final = "PELLUCID_CALLBACK_URLS"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options that these commands share."""
     parser.add_argument("agents", nargs="+", metavar="MODULE:NAME", help="agents, such as app.agents:support")
-    parser.add_argument(
-        "--store",
-        default=os.environ.get(STORE_VARIABLE, STORE),
-        metavar="URL",
-        help=f"sqlite:///path or postgresql://... (default: ${STORE_VARIABLE}, or {STORE})",
-    )
+    add_store_argument(parser)
     parser.add_argument(
         "--queue",
         default=os.environ.get(QUEUE_VARIABLE),
@@ -131,6 +127,27 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--public-url", metavar="URL", help="address of the server for outside workers, https://example.org/agents"
     )
     add_telemetry_arguments(parser)
+
+
+def add_store_argument(parser: ArgumentParser) -> None:
+    """Declare `--store`."""
+    parser.add_argument(
+        "--store",
+        default=os.environ.get(STORE_VARIABLE, STORE),
+        metavar="URL",
+        help=f"sqlite:///path or postgresql://... (default: ${STORE_VARIABLE}, or {STORE})",
+    )
+
+
+def check_existing(store: str) -> None:
+    """Check that a store is there, which opening would create.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    path = store.removeprefix(_SQLITE)
+    if path != store and not Path(path).exists():
+        raise ConfigError(f"there is no store {path!r}; check --store")
 
 
 def add_telemetry_arguments(parser: ArgumentParser) -> None:

@@ -260,7 +260,7 @@ def _storable(part: Part, call_id: str) -> Part:
 
 
 def _is_json(arguments: object) -> bool:
-    """Return whether arguments have no NaN and no infinity; what else is wrong with them is found when they are read."""
+    """Return whether arguments have no NaN and no infinity; reading them finds what else is wrong."""
     try:
         return not _NO_NUMBERS.search(to_json(arguments, inf_nan_mode="constants"))
     except (ValueError, RecursionError):

@@ -42,7 +42,7 @@ class RunJournal:
         return False
 
     def completion_of(self, request: ExternalRequest) -> CallAddress:
-        """Return address and token of the endpoint for a result, which only durable runs have, and when the call expires."""
+        """Return address and token for a result, which only durable runs have, and when the call expires."""
         return None, None, request.expires_at
 
     async def write_answer(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from pellucid.messages import Role
 from pellucid.server.access import Access
@@ -90,7 +93,7 @@ def create_app(
     if tokens is not None:
         routes += CallEndpoints(runs, tokens, bodies, access).routes()
     return assemble(
-        routes,
+        _by_path(routes),
         check=runs.check,
         description=document(has_calls=tokens is not None, has_metrics=metrics is not None),
         draining=draining,
@@ -98,3 +101,20 @@ def create_app(
         metrics=metrics,
         telemetry=telemetry,
     )
+
+
+def _by_path(routes: Iterable[Route]) -> list[Route]:
+    """Return one route for each path, so that `Allow` lists all of its methods."""
+    paths: dict[str, list[Route]] = {}
+    for route in routes:
+        paths.setdefault(route.path, []).append(route)
+    return [same[0] if len(same) == 1 else _merged(path, same) for path, same in paths.items()]
+
+
+def _merged(path: str, routes: list[Route]) -> Route:
+    by_method = {method: route.endpoint for route in routes for method in route.methods or ()}
+
+    async def endpoint(request: Request) -> Response:
+        return cast("Response", await by_method[request.method](request))
+
+    return Route(path, endpoint, methods=list(by_method))

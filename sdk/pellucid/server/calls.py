@@ -25,7 +25,7 @@ from pellucid.server.problems import Problem
 MAX_EXTENSION: Final = 366 * 86400.0
 """Seconds by which one heartbeat can move a deadline."""
 
-TOKEN_HEADER: Final = "Pellucid-Call-Token"
+TOKEN_HEADER: Final = "Pellucid-Call-Token"  # noqa: S105  (a name)
 """Header of the answer to a heartbeat with a token that expires later than the one that was sent."""
 
 M = TypeVar("M", bound=Body)

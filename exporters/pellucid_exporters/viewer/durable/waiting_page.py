@@ -19,8 +19,8 @@ async def waiting_page(request: Request) -> Response:
     """Show the calls that wait."""
     pages = durable_of(request)
     try:
-        approvals = await pages.store.oldest_pending("approval", limit=MOST + 1)
-        external = await pages.store.oldest_pending("external", limit=MOST + 1)
+        approvals = await pages.runs.waiting_calls(kind="approval", limit=MOST + 1)
+        external = await pages.runs.waiting_calls(kind="external", limit=MOST + 1)
         now = await pages.runs.now()
     except StoreUnavailable as error:
         raise unavailable(error) from error

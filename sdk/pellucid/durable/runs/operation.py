@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pellucid.durable.states.descriptions import RunDescription, description_of
-from pellucid.durable.store import RunFilter, RunPage, RunStore
+from pellucid.durable.store import CallKind, CallRecord, RunFilter, RunPage, RunStore
 
 
 class Operation:
@@ -64,3 +64,15 @@ class Operation:
             UnknownRun: there is no such run.
         """
         return description_of(await self._store.details(run_id))
+
+    async def waiting_calls(
+        self, *, tool: str | None = None, kind: CallKind | None = None, limit: int = 50
+    ) -> tuple[CallRecord, ...]:
+        """Return the calls that runs wait for, the oldest first.
+
+        Args:
+            tool: Calls of this tool.
+            kind: `external` calls, or approvals: `approval`.
+            limit: Maximum number of calls.
+        """
+        return await self._store.waiting_calls(tool=tool, kind=kind, limit=limit)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from pellucid.durable.store import overviews
+from pellucid.durable.store import overviews, queries
 from pellucid.durable.store.details import RunDetails, details
 from pellucid.durable.store.overviews import MAX_LISTED, STATUSES, RunFilter, RunPage, RunQuery, start_of
+from pellucid.durable.store.records import CallKind, CallRecord
 from pellucid.durable.store.transactions import Transactions, seconds
+from pellucid.durable.store.troubles import Trouble, troubles
 from pellucid.errors import ConfigError
 
 
 class OverviewMethods(Transactions):
-    """Lists of runs, and what is known of one."""
+    """Lists of runs, what is known of one, what is stuck, and the end of old ones."""
 
     async def list_runs(
         self,
@@ -66,3 +68,13 @@ class OverviewMethods(Transactions):
             UnknownRun: there is no such run.
         """
         return await self._read(partial(details, run_id=run_id))
+
+    async def waiting_calls(
+        self, *, tool: str | None = None, kind: CallKind | None = None, limit: int = 50
+    ) -> tuple[CallRecord, ...]:
+        """Return the calls that runs wait for, the oldest first, of one tool or kind."""
+        return await self._read(partial(queries.waiting_calls, tool=tool, kind=kind, limit=limit))
+
+    async def troubles(self, *, limit: int = 20) -> tuple[Trouble, ...]:
+        """Return what does not go on by itself, or not soon; at most `limit` of each kind."""
+        return await self._read(partial(troubles, limit=limit))

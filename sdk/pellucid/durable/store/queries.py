@@ -68,9 +68,9 @@ def calls(tx: Transaction, run_id: str) -> tuple[CallRecord, ...]:
     return tuple(map(call_record, tx.all("list_calls", run_id=run_id)))
 
 
-def oldest_pending(tx: Transaction, kind: CallKind, limit: int) -> tuple[CallRecord, ...]:
-    """Return calls that are processing."""
-    return tuple(map(call_record, tx.all("oldest_pending", kind=kind, limit=limit)))
+def waiting_calls(tx: Transaction, tool: str | None, kind: CallKind | None, limit: int) -> tuple[CallRecord, ...]:
+    """Return calls that are processing, the oldest first."""
+    return tuple(map(call_record, tx.all("waiting_calls", tool=tool, kind=kind, limit=limit)))
 
 
 def undispatched(tx: Transaction, older_than: float, limit: int) -> tuple[CallRecord, ...]:

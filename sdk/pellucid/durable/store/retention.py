@@ -28,7 +28,7 @@ _PARTS: Final = (
 class RetentionMethods(Transactions):
     """Methods of the store that delete runs."""
 
-    async def purge(self, older_than: float | Mapping[RunStatus, float]) -> int:
+    async def purge(self, older_than: float | Mapping[RunStatus, float], *, dry_run: bool = False) -> int:
         """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
 
         Their ids and idempotency keys can be used again, and results of their calls are of unknown calls. The runs of a
@@ -38,6 +38,7 @@ class RetentionMethods(Transactions):
         Args:
             older_than: Seconds, for all runs or by status. Runs of a status that is not there stay; conversations go by
                 the longest time, and stay if any status does.
+            dry_run: Only count them.
 
         Returns:
             The number of runs.
@@ -46,6 +47,8 @@ class RetentionMethods(Transactions):
             ConfigError: a status is not final.
         """
         ages, number = ages_of(older_than), 0
+        if dry_run:
+            return await self._read(partial(_purgeable, ages=ages))
         while batch := await self.purge_batch(ages):
             number += sum(batch.values())
         return number
@@ -83,3 +86,11 @@ def purge(tx: Transaction, ages: Mapping[RunStatus, float]) -> Counter[RunStatus
         for statement in _PARTS:
             tx.all(statement, run_id=run_id)
     return Counter(status for _, status in ended)
+
+
+def _purgeable(tx: Transaction, ages: Mapping[RunStatus, float]) -> int:
+    """Return how many runs `purge` would delete."""
+    counts = [tx.all("count_ended", status=status, older_than=age) for status, age in ages.items()]
+    if len(ages) == len(FINAL):
+        counts.append(tx.all("count_idle", older_than=max(ages.values())))
+    return sum(row["number"] for rows in counts for row in rows)

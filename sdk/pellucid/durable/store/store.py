@@ -13,7 +13,6 @@ from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.live_methods import LiveMethods
 from pellucid.durable.store.overview_methods import OverviewMethods
 from pellucid.durable.store.records import (
-    CallKind,
     CallRecord,
     Cancellation,
     Claim,
@@ -275,10 +274,6 @@ class RunStore(
     async def undispatched(self, older_than: float, *, limit: int = 100) -> tuple[CallRecord, ...]:
         """Return external calls registered `older_than` seconds ago that were never marked as dispatched."""
         return await self._read(partial(queries.undispatched, older_than=seconds(older_than), limit=limit))
-
-    async def oldest_pending(self, kind: CallKind, *, limit: int = 100) -> tuple[CallRecord, ...]:
-        """Return calls of a kind that are processing, the oldest first."""
-        return await self._read(partial(queries.oldest_pending, kind=kind, limit=limit))
 
     @renamed(call_id="result_id", payload="output")
     async def settle(

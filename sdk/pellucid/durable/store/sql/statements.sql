@@ -213,9 +213,6 @@ SELECT * FROM calls
 WHERE status = 'processing' AND dispatched_at IS NULL AND created_at <= @now - :older_than AND kind = 'external'
 ORDER BY created_at LIMIT :limit
 
--- oldest_pending
-SELECT * FROM calls WHERE status = 'processing' AND kind = :kind ORDER BY created_at, id LIMIT :limit
-
 -- find_pending
 SELECT pending FROM runs WHERE id = :id
 
@@ -465,3 +462,59 @@ SELECT * FROM workers ORDER BY name, started_at, id
 
 -- request_drain
 UPDATE workers SET drain_requested_at = COALESCE(drain_requested_at, @now) WHERE name = :name RETURNING id
+
+-- list_workers_with_age
+SELECT *, @now - seen_at AS age FROM workers ORDER BY name, started_at, id
+
+-- due_groups: due runs by agent, and by the version that they need
+SELECT agent, (SELECT version FROM run_versions WHERE run_id = runs.id) AS version, count(*) AS number,
+    @now - min(due_at) AS age
+FROM runs WHERE status = 'due' AND due_at <= @now GROUP BY 1, 2 ORDER BY 1, 2
+
+-- lost_runs
+SELECT id, agent, lease_owner AS worker, @now - lease_until AS age FROM runs
+WHERE status = 'running' AND lease_until <= @now - :older_than ORDER BY lease_until LIMIT :limit
+
+-- quarantined_runs
+SELECT id, agent, lease_owner AS worker, expired_leases AS attempts, @now - updated_at AS age FROM runs
+WHERE status IN ('due', 'running') AND expired_leases >= :leases ORDER BY created_at, id LIMIT :limit
+
+-- failing_runs: that are due again, and have failed for long
+SELECT runs.id, agent, attempts, @now - since AS age, error AS detail FROM runs CROSS JOIN retries
+WHERE runs.status = 'due' AND runs.id = retries.run_id AND retries.fence = runs.fence AND retries.next_at IS NOT NULL
+    AND since <= @now - :older_than
+ORDER BY since LIMIT :limit
+
+-- unsent_calls
+SELECT id, run_id, tool, @now - created_at AS age FROM calls
+WHERE status = 'processing' AND dispatched_at IS NULL AND kind = 'external' AND created_at <= @now - :older_than
+ORDER BY created_at LIMIT :limit
+
+-- overdue_calls
+SELECT id, run_id, tool, @now - deadline AS age FROM calls
+WHERE status = 'processing' AND deadline <= @now - :older_than ORDER BY deadline LIMIT :limit
+
+-- old_approvals: which are never marked as dispatched
+SELECT id, run_id, tool, @now - created_at AS age FROM calls
+WHERE status = 'processing' AND dispatched_at IS NULL AND kind = 'approval' AND created_at <= @now - :older_than
+ORDER BY created_at LIMIT :limit
+
+-- waiting_calls: the oldest first; as it is for people, it sorts what waits, which no index has in this order
+SELECT * FROM calls
+WHERE status = 'processing' AND tool = COALESCE(CAST(:tool AS TEXT), tool) AND kind = COALESCE(CAST(:kind AS TEXT), kind)
+ORDER BY created_at, id LIMIT :limit
+
+-- find_revision
+SELECT revision FROM schema_revision
+
+-- count_ended: what `delete_ended` deletes
+SELECT count(*) AS number FROM runs
+WHERE status = :status AND created_at <= @now - :older_than AND updated_at <= @now - :older_than
+    AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.run_id = runs.id)
+
+-- count_idle: runs of the conversations that `delete_idle_conversations` deletes
+SELECT count(*) AS number FROM turns JOIN conversations AS idle ON idle.id = turns.conversation
+WHERE idle.updated_at <= @now - :older_than AND NOT EXISTS (
+    SELECT 1 FROM turns AS other JOIN runs ON runs.id = other.run_id
+    WHERE other.conversation = idle.id
+        AND (runs.status IN ('due', 'running', 'waiting') OR runs.updated_at > @now - :older_than))

@@ -1,0 +1,1 @@
+"""`pellucid durable`: look at the durable runs of a store, and mend them."""

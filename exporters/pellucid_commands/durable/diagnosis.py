@@ -1,0 +1,107 @@
+"""`pellucid durable doctor`: what is stuck in a store, why, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid_commands.durable.options import REFUSED, add_shared, opened
+from pellucid_commands.inspection.output import flat, say, say_json
+from pellucid_exporters.stored import text
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pellucid.durable.store.troubles import Trouble, TroubleKind
+
+_LIMIT: Final = 20
+"""Troubles of each kind."""
+
+_TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
+    "no_worker": (
+        "due runs of {agent}{version}: {number}, for {age}; no live worker has that agent",
+        "start one, or look why it ended; workers older than this version are not seen",
+        "pellucid worker MODULE:NAME",
+    ),
+    "workers_busy": (
+        "due runs of {agent}{version}: {number}, for {age}; the live workers ({detail}) do not get to them",
+        "start more workers, or give them more slots",
+        "pellucid worker MODULE:NAME --concurrency 16",
+    ),
+    "lease_expired": (
+        "the lease of run {run_id} of {agent} expired {age} ago, and no worker has taken it from {worker}",
+        "start a worker that has the agent",
+        "pellucid worker MODULE:NAME",
+    ),
+    "quarantined": (
+        "run {run_id} of {agent}: {attempts} leases expired in a row, the last one of {worker}",
+        "look whether its content ends processes; it runs alone now. Cancel it if so",
+        "pellucid durable show {run_id}",
+    ),
+    "retrying": (
+        "run {run_id} of {agent} fails for {age}, {attempts} times in a row: {detail}",
+        "mend what the error names; the run goes on by itself",
+        "pellucid durable show {run_id}",
+    ),
+    "not_dispatched": (
+        "call {result_id} of tool {tool} was registered {age} ago, and never sent",
+        "its worker ended, or the tool raised before it had sent anything; a worker sends it when it continues the run",
+        "pellucid durable show {run_id}",
+    ),
+    "overdue": (
+        "call {result_id} of tool {tool} is {age} past its deadline",
+        "a worker expires it: start one, of any agent; or store the result",
+        "pellucid durable settle {result_id} --error TEXT",
+    ),
+    "approval_waits": (
+        "approval {result_id} of tool {tool} waits for {age}",
+        "decide",
+        "pellucid durable decide {run_id} {result_id} --approve",
+    ),
+    "callback_dead": (
+        "the state of run {run_id} was given up {age} ago, after {attempts} attempts: {detail}",
+        "mend the receiver, then send it again",
+        "await runs.retry_callback({run_id!r}), or POST /runs/{run_id}/callback",
+    ),
+    "newer_schema": ("a newer Pellucid has changed the store: {detail}", "update this one", "pip install -U pellucid"),
+}
+"""What is wrong, the remedy, and the command."""
+
+
+def add_doctor(parser: ArgumentParser) -> None:
+    """Declare the options of `doctor`."""
+    add_shared(parser)
+
+
+async def doctor(options: Namespace) -> int:
+    """Print what is stuck; 1 if anything is."""
+    async with opened(options) as (store, _):
+        found = await store.troubles(limit=_LIMIT)
+    if options.json:
+        say_json({"troubles": [_document(trouble) for trouble in found]})
+    elif found:
+        for trouble in found:
+            wrong, remedy, command = _said(trouble)
+            say(wrong, f"    {remedy}", f"    $ {command}")
+        full = {trouble.kind for trouble in found if [other.kind for other in found].count(trouble.kind) == _LIMIT}
+        say(*(f"there may be more: {_LIMIT} at most are shown of {kind}" for kind in sorted(full)))
+    else:
+        say("nothing is stuck")
+    return REFUSED if found else 0
+
+
+def _said(trouble: Trouble) -> tuple[str, ...]:
+    facts = {
+        **asdict(trouble),
+        "age": text.seconds(trouble.age),
+        "number": f"{trouble.number:,}",
+        "version": f" version {trouble.version}" if trouble.version is not None else "",
+        "worker": trouble.worker or "its worker",
+    }
+    return tuple(flat(part.format(**facts)) for part in _TEXTS[trouble.kind])
+
+
+def _document(trouble: Trouble) -> dict[str, Any]:
+    wrong, remedy, command = _said(trouble)
+    known = {name: value for name, value in asdict(trouble).items() if value is not None}
+    return {**known, "text": wrong, "remedy": remedy, "command": command}

@@ -1,0 +1,324 @@
+"""`pellucid durable`: tables and JSON of runs, what an operator does to them, and what the doctor finds."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import Agent, ConfigError, Identity, Tool, ToolCall
+from pellucid.durable import DurableRuns
+from pellucid.testing import FunctionModel
+from pellucid_commands.durable.command import COMMAND
+from pellucid_commands.serving import options as serving_options
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from pellucid import ModelRequest, ToolContext
+    from support.stores import Location
+
+
+async def enqueue(arguments: Any, ctx: ToolContext) -> None:
+    """Leave the work to another process."""
+
+
+def answer(request: ModelRequest) -> Any:
+    """Hand a call over and ask for an approval, or answer."""
+    if len(request.messages) > 1 or "wait" not in str(request.messages[0]):
+        return "done"
+    return [ToolCall("job", {}, "c1"), ToolCall("pay", {"amount": 7}, "c2")]
+
+
+TOOLS = [
+    Tool(name="job", run=enqueue, execution="external-dispatch", pending="wait", expires_in=3600),
+    Tool(name="pay", run=enqueue, needs_approval=True),
+]
+AGENT = Agent("shop", model=FunctionModel(answer), tools=TOOLS)
+
+
+@pytest.fixture
+def store_url(location: Location, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of a store on each database, which commands open in the schema of this test."""
+    within(location, nothing)
+    monkeypatch.setattr(serving_options, "open_store", lambda _: location.open())
+    return location.url
+
+
+async def nothing(runs: DurableRuns) -> None:
+    """Do nothing, in a store that was opened."""
+
+
+def within(location: Location, work: Callable[[DurableRuns], Awaitable[Any]]) -> Any:
+    """Return what a function does with durable runs of the store."""
+
+    async def main() -> Any:
+        async with location.open() as store:
+            return await work(DurableRuns(store, [AGENT], worker="host:1"))
+
+    return anyio.run(main)
+
+
+async def submit(runs: DurableRuns, text: str, **options: Any) -> str:
+    """Submit a run and work on it; return its id."""
+    run_id = await runs.submit("shop", text, **options)
+    await runs.work_until_idle()
+    return run_id
+
+
+def call(url: str, *arguments: str) -> int:
+    """Run an action; return the exit code."""
+    parser = ArgumentParser(prog="pellucid durable")
+    COMMAND.add_arguments(parser)
+    return COMMAND.run(parser.parse_args([*arguments, "--store", url]))
+
+
+def test_list(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table for people, JSON for programs, with filters and cursors; 1 if no run matches."""
+    assert call(store_url, "list") == 1
+    assert capsys.readouterr().out == "no run matches\n"
+    first = within(location, partial(submit, text="wait", identity=Identity(tenant="acme")))
+    location.execute("UPDATE runs SET created_at = created_at - 7200")
+    second = within(location, partial(submit, text="go\x1b[31m", idempotency_key="k-7"))
+    assert call(store_url, "list") == 0
+    title, newest, oldest = capsys.readouterr().out.splitlines()
+    assert title.split() == ["RUN", "SUBMITTED", "AGENT", "STATUS", "PASS", "WAITS", "FOR", "WORKER", "TRIES", "ERROR"]
+    assert newest.split()[0] == second
+    assert {first, "waiting", "2"} <= set(oldest.split())
+    assert call(store_url, "list", "--limit", "1", "--json") == 0
+    page = json.loads(capsys.readouterr().out)
+    assert [run["id"] for run in page["runs"]] == [second]
+    assert call(store_url, "list", "--cursor", page["cursor"], "--json") == 0
+    page = json.loads(capsys.readouterr().out)
+    assert ([run["id"] for run in page["runs"]], page["cursor"]) == ([first], None)
+    assert page["runs"][0]["tenant"] == "acme"
+    for filters in (["--status", "open", "--older-than", "1h"], ["--text", "WAIT"]):
+        assert call(store_url, "list", "--json", *filters) == 0
+        assert [run["id"] for run in json.loads(capsys.readouterr().out)["runs"]] == [first]
+    assert call(store_url, "list", "--key", "k-7", "--agent", "other") == 1
+    with pytest.raises(ConfigError, match=r"list\(cursor="):
+        call(store_url, "list", "--cursor", "x")
+
+
+def test_show_and_events(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a run waits for, and its events, as lines and as JSON; 1 for a run that the store does not have."""
+    run_id = within(location, partial(submit, text="wait"))
+    assert call(store_url, "show", run_id) == 0
+    shown = capsys.readouterr().out
+    assert "waiting, pass 2" in shown
+    assert "waits for       external job async_tool_" in shown
+    assert "waits for       approval pay approval_" in shown
+    assert call(store_url, "show", run_id, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {call["toolName"]: call["kind"] for call in document["waitsFor"]} == {"job": "external", "pay": "approval"}
+    assert (document["status"], document["journal"]["answers"]) == ("waiting", 1)
+    assert call(store_url, "events", run_id, "--json") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"step.answer", "run.waiting"} <= {event["type"] for event in events}
+    assert call(store_url, "events", run_id, "--after", str(events[-2]["seq"])) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "run.waiting" in line
+    for action in ("show", "events"):
+        assert call(store_url, action, "nothing") == 1
+        assert "no run nothing" in capsys.readouterr().out
+
+
+def test_calls(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """The oldest first, of a tool or a kind, with their runs; 1 if no run waits."""
+    assert call(store_url, "calls") == 1
+    run_id = within(location, partial(submit, text="wait"))
+    location.execute("UPDATE calls SET created_at = created_at - 60")
+    within(location, partial(submit, text="wait"))
+    assert call(store_url, "calls", "--kind", "external") == 0
+    title, oldest, _ = capsys.readouterr().out.splitlines()
+    assert title.split() == ["CALL", "RUN", "TOOL", "SINCE", "UNTIL", "SENT", "HEARTBEAT"]
+    assert oldest.split()[1:3] == [run_id, "job"]
+    assert call(store_url, "calls", "--tool", "pay", "--limit", "1", "--json") == 0
+    [approval] = json.loads(capsys.readouterr().out)["calls"]
+    assert (approval["runId"], approval["kind"], approval["dispatchedAt"]) == (run_id, "approval", None)
+    assert call(store_url, "calls", "--tool", "other") == 1
+
+
+def test_a_run_is_settled_decided_cancelled_and_retried(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each action says what came of it, and 1 if the store has refused."""
+    run_id = within(location, partial(submit, text="wait"))
+    assert call(store_url, "show", run_id, "--json") == 0
+    ids = {call["toolName"]: call["resultId"] for call in json.loads(capsys.readouterr().out)["waitsFor"]}
+    settle = ("settle", ids["job"], "--output")
+    assert [call(store_url, *settle, '{"ok": true}'), call(store_url, *settle, "1")] == [0, 1]
+    assert capsys.readouterr().out.splitlines() == [
+        f"{ids['job']} settled: the run waits for 1 more",
+        f"{ids['job']} conflict: there is another one, which counts",
+    ]
+    assert call(store_url, "settle", "async_tool_none", "--error", "lost") == 1
+    assert call(store_url, "decide", run_id, ids["pay"], "--deny", "--reason", "too much", "--as", "olga") == 0
+    assert f"{ids['pay']} settled: the run goes on" in capsys.readouterr().out
+    decided = within(location, lambda runs: runs.call(ids["pay"]))
+    assert (decided.output["decided_by"], decided.output["approved"]) == ("olga", False)
+    assert [call(store_url, "cancel", run_id), call(store_url, "cancel", run_id)] == [0, 1]
+    assert [call(store_url, "retry", run_id), call(store_url, "retry", run_id)] == [0, 1]
+    assert [call(store_url, action, "nothing") for action in ("cancel", "retry")] == [1, 1]
+    within(location, lambda runs: runs.work_until_idle())
+    assert within(location, lambda runs: runs.status(run_id)).status == "completed"
+
+
+def test_purge(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says how many would go before they do, of one status or all; what has not ended stays."""
+    done = within(location, partial(submit, text="go"))
+    within(location, partial(submit, text="go", conversation_id="chat"))
+    gone = within(location, partial(submit, text="wait"))
+    within(location, lambda runs: runs.cancel(gone, "not needed"))
+    kept = within(location, partial(submit, text="wait"))
+    location.execute("UPDATE runs SET created_at = created_at - 864000, updated_at = updated_at - 864000")
+    location.execute("UPDATE conversations SET updated_at = updated_at - 864000")
+    purge = ("purge", "--older-than", "7d")
+    assert call(store_url, *purge, "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"runs": 3, "deleted": False}
+    assert call(store_url, *purge, "--status", "cancelled") == 0
+    assert call(store_url, "purge", "--older-than", "30d") == 0
+    assert call(store_url, *purge) == 0
+    assert capsys.readouterr().out.splitlines() == ["1 runs deleted", "0 runs deleted", "2 runs deleted"]
+    assert [run.run_id for run in within(location, lambda runs: runs.list()).runs] == [kept]
+    assert done != kept
+
+
+def test_drain(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """Workers of that name are asked to end; 1 if there is none, with the names that there are."""
+    location.execute(
+        "INSERT INTO workers (id, name, agents, started_at, seen_at, slots) VALUES ('w', 'host:7', '[]', 2e9, 2e9, 8)"
+    )
+    assert call(store_url, "drain", "host:8") == 1
+    assert "known are: host:7" in capsys.readouterr().out
+    assert call(store_url, "drain", "host:7", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"workers": 1}
+    [worker] = within(location, lambda runs: runs.workers())
+    assert worker.drain_requested_at is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["purge", "--older-than", "soon"],
+        ["purge"],
+        ["settle", "r"],
+        ["settle", "r", "--output", "yes"],
+        ["settle", "r", "--output", "1", "--error", "e"],
+        ["decide", "r", "a"],
+        ["list", "--status", "lost"],
+        ["show", "a\x00"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(store_url: str, arguments: list[str]) -> None:
+    """Exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        call(store_url, *arguments)
+    assert ended.value.code == 2
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    """It is named, and not created."""
+    with pytest.raises(ConfigError, match=r"there is no store '.*runs\.db'; check --store"):
+        call(f"sqlite:///{tmp_path}/runs.db", "list")
+    assert list(tmp_path.iterdir()) == []
+
+
+WORKER = "INSERT INTO workers (id, name, version, agents, started_at, seen_at, slots) VALUES "
+
+
+def found(url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    """Return what the doctor finds, by kind; check the exit code, and that people get the same."""
+    code = call(url, "doctor", "--json")
+    troubles = json.loads(capsys.readouterr().out)["troubles"]
+    assert call(url, "doctor") == code == int(bool(troubles))
+    lines = capsys.readouterr().out.splitlines()
+    for trouble in troubles:
+        place = lines.index(f"    {trouble['remedy']}")  # after the text, which has an age
+        assert lines[place + 1] == f"    $ {trouble['command']}"
+    return {trouble["kind"]: trouble for trouble in troubles}
+
+
+def test_the_doctor_finds_runs_without_workers(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Due runs whose agent, or its version, no live worker has; and those that live workers do not get to."""
+    assert found(store_url, capsys) == {}
+    run_id = within(location, lambda runs: runs.submit("shop", "go"))
+    trouble = found(store_url, capsys)["no_worker"]
+    assert (trouble["agent"], trouble["number"]) == ("shop", 1)
+    # Workers that cannot help: of another agent, dead, draining.
+    clock = {"sqlite": "(julianday('now') - 2440587.5) * 86400.0"}.get(
+        "sqlite" if location.server is None else "", "extract(epoch FROM now())"
+    )
+    others = [("o", '["other"]', clock), ("d", '["shop"]', f"{clock} - 31"), ("e", '["shop"]', clock)]
+    for name, agents, seen_at in others:
+        location.execute(f"{WORKER}('{name}', '{name}', NULL, '{agents}', 0, {seen_at}, 8)")
+    location.execute("UPDATE workers SET drain_requested_at = 1 WHERE id = 'e'")
+    assert set(found(store_url, capsys)) == {"no_worker"}
+    location.execute(f"{WORKER}('l', 'live', '1', '[\"shop\"]', 0, {clock}, 4)")
+    assert found(store_url, capsys) == {}
+    location.execute(f"INSERT INTO run_versions (run_id, version) VALUES ('{run_id}', '2')")
+    assert found(store_url, capsys)["no_worker"]["version"] == "2"
+    location.execute("UPDATE run_versions SET version = '1'")
+    location.execute("UPDATE runs SET due_at = due_at - 100")
+    assert "1 with 4 slots" in found(store_url, capsys)["workers_busy"]["text"]
+
+
+def test_the_doctor_finds_runs_that_are_stuck(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An expired lease, a run in quarantine, passes that fail for long, and a callback that was given up."""
+    run_id = within(location, lambda runs: runs.submit("shop", "go"))
+    within(location, lambda runs: runs._store.claim("host:9", ["shop"], 60))
+    assert found(store_url, capsys) == {}
+    location.end_leases()
+    trouble = found(store_url, capsys)["lease_expired"]
+    assert (trouble["run_id"], trouble["worker"], trouble["age"] > 900) == (run_id, "host:9", True)
+    location.execute("UPDATE runs SET expired_leases = 2")
+    assert found(store_url, capsys)["quarantined"]["attempts"] == 2
+    location.execute("UPDATE runs SET expired_leases = 0, status = 'due', due_at = 4e9, lease_until = NULL, fence = 3")
+    location.execute(
+        "INSERT INTO retries (run_id, attempts, since, failed_at, next_at, seq, fence, error_type, error) "
+        f"VALUES ('{run_id}', 4, 1, 5, 4e9, 0, 3, 'unavailable', 'hub is down')"
+    )
+    trouble = found(store_url, capsys)["retrying"]
+    assert (trouble["attempts"], trouble["detail"]) == (4, "hub is down")
+    location.execute("DELETE FROM retries")
+    location.execute(
+        "INSERT INTO callbacks (run_id, url, version, attempts, dead_at, last_error) "
+        f"VALUES ('{run_id}', 'https://secret@a', 1, 9, 5, 'refused')"
+    )
+    trouble = found(store_url, capsys)["callback_dead"]
+    assert (trouble["attempts"], trouble["detail"], "secret" in json.dumps(trouble)) == (9, "refused", False)
+
+
+def test_the_doctor_finds_calls_that_are_stuck(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A call that was never sent, one past its deadline, and an approval that waits for a day."""
+    within(location, partial(submit, text="wait"))
+    assert found(store_url, capsys) == {}
+    location.execute("UPDATE calls SET dispatched_at = NULL, created_at = created_at - 3600 WHERE kind = 'external'")
+    assert found(store_url, capsys)["not_dispatched"]["tool"] == "job"
+    location.execute("UPDATE calls SET dispatched_at = created_at, deadline = deadline - 7200 WHERE kind = 'external'")
+    assert found(store_url, capsys)["overdue"]["age"] > 3000
+    location.execute("UPDATE calls SET created_at = created_at - 90000, deadline = NULL")
+    troubles = found(store_url, capsys)
+    assert set(troubles) == {"approval_waits"}
+    assert "pellucid durable decide" in troubles["approval_waits"]["command"]
+
+
+def test_the_doctor_finds_a_newer_schema(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later revision works, and is named."""
+    location.execute("UPDATE schema_revision SET revision = 99")
+    assert "revision 99" in found(store_url, capsys)["newer_schema"]["text"]
