@@ -64,7 +64,7 @@ def create_viewer_app(
             Route("/runbooks/{name}", runbook_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
-            *(durable.routes() if durable is not None else ()),
+            *(_routes(durable) if durable is not None else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Protection, forms="/durable/do/" if has_actions else None)],
@@ -76,6 +76,12 @@ def create_viewer_app(
     app.state.label = label
     app.state.jaeger = jaeger
     return app
+
+
+def _routes(durable: DurablePages) -> list[Route]:
+    from pellucid_exporters.viewer.durable import routes
+
+    return routes(durable)
 
 
 @asynccontextmanager

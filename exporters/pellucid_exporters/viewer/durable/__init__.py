@@ -1,6 +1,7 @@
 """Pages of durable runs: a list, what waits for results and people, and the timeline of a run."""
 
-from pellucid_exporters.viewer.durable.actions import Actions
-from pellucid_exporters.viewer.durable.routes import DurablePages
+from pellucid_exporters.viewer.durable.parts import DurablePages
+from pellucid_exporters.viewer.durable.routes import routes
+from pellucid_exporters.viewer.durable.sessions import Actions
 
-__all__ = ["Actions", "DurablePages"]
+__all__ = ["Actions", "DurablePages", "routes"]

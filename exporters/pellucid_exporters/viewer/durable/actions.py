@@ -5,9 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qsl, quote
 
 from starlette.exceptions import HTTPException
@@ -16,40 +14,11 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid.approvals.decisions import Decision
 from pellucid.errors import CheckpointError, ConfigError, ConversationBusy, StoreUnavailable
-from pellucid_exporters.viewer.durable.parts import durable_of, unavailable
+from pellucid_exporters.viewer.durable.parts import DurablePages, durable_of, unavailable
+from pellucid_exporters.viewer.durable.sessions import COOKIE, Actions
 
-if TYPE_CHECKING:
-    from pellucid_exporters.viewer.durable.routes import DurablePages
-
-COOKIE: Final = "pellucid_view"
 MAX_FORM: Final = 100_000
 """Bytes of a form."""
-
-
-@dataclass(frozen=True, slots=True)
-class Actions:
-    """Actions of one reader, who has shown the token.
-
-    Attributes:
-        token: What `/durable/sign-in?token=` asks for.
-        name: Who decides, for `Decision.decided_by`.
-    """
-
-    token: str
-    name: str
-
-    def form_token(self, request: Request) -> str | None:
-        """Return what the forms of a page send; None if its reader has not signed in."""
-        given = request.cookies.get(COOKIE, "")
-        return self._derived(b"form") if hmac.compare_digest(given.encode(), self.session.encode()) else None
-
-    @property
-    def session(self) -> str:
-        """Value of the cookie of a reader that has signed in."""
-        return self._derived(b"session")
-
-    def _derived(self, purpose: bytes) -> str:
-        return hmac.new(self.token.encode(), purpose, sha256).hexdigest()
 
 
 async def sign_in(request: Request) -> Response:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pellucid.durable import DurableRuns, RunStore
 from pellucid.errors import StoreUnavailable
+from pellucid_exporters.viewer.durable.sessions import Actions
 from pellucid_exporters.viewer.pages import render
 
-if TYPE_CHECKING:
-    from pellucid_exporters.viewer.durable.routes import DurablePages
+
+@dataclass(frozen=True, slots=True)
+class DurablePages:
+    """Durable runs that the pages show.
+
+    Attributes:
+        store: Their store; it is open while the pages are served.
+        runs: The runs.
+        actions: What readers may do; None if the pages are read-only.
+    """
+
+    store: RunStore
+    runs: DurableRuns
+    actions: Actions | None = None
 
 
 def durable_of(request: Request) -> DurablePages:

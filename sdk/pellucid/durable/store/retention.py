@@ -70,7 +70,7 @@ def ages_of(older_than: float | Mapping[RunStatus, float]) -> dict[RunStatus, fl
     """
     ages = older_than if isinstance(older_than, Mapping) else dict.fromkeys(FINAL, older_than)
     if unknown := set(ages) - FINAL:
-        raise ConfigError(f"runs that are {sorted(unknown)[0]!r} cannot be deleted; use {', '.join(sorted(FINAL))}")
+        raise ConfigError(f"runs that are {min(unknown)!r} cannot be deleted; use {', '.join(sorted(FINAL))}")
     return {status: seconds(age) for status, age in ages.items()}
 
 
