@@ -211,7 +211,7 @@ async def test_no_plan_scans_a_table(store: RunStore, location: Location, monkey
     used.pop(("read_clock", "None"))
     dialect = statements("sqlite" if location.server is None else "postgres")
     assert {name for name, _ in used} == {
-        "newest", "newest_of_status", "newest_of_agent", "newest_of_key", "newest_open", "list_overviews"
+        "newest", "newest_of_status", "newest_of_agent", "newest_of_key", "newest_of_worker", "newest_open", "list_overviews"
     }  # fmt: skip
     for (name, _), parameters in used.items():
         plan = location.plan(dialect[name], parameters)
