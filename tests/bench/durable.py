@@ -199,7 +199,7 @@ LISTS: dict[str, dict[str, Any]] = {
     "agent": {"agent": "agent-1"},
     "agent, completed": {"agent": "agent-1", "status": "completed"},
     "older": {"older_than": 86_400.0},
-    "worker": {"worker": "worker-1"},
+    "worker": {"worker": "worker-2"},
     "key": {"key": "key-7"},
     "text, not found": {"text": "nothing like this"},
 }
@@ -249,7 +249,8 @@ def fill(database: Database, url: str, schema: str | None, size: int) -> None:
         f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {size}) "
         "INSERT INTO runs (id, agent, status, fence, lease_owner, lease_until, due_at, idempotency_key, request, "
         "request_digest, created_at, updated_at) SELECT 'run-' || n, 'agent-' || (n % 3), CASE WHEN n % 20 = 0 THEN "
-        f"'failed' WHEN n % 2 = 1 THEN 'completed' WHEN n % 50 = 2 AND n > {size - 1000} THEN 'running' ELSE 'waiting' END, 1, 'worker-' || "
+        f"'failed' WHEN n % 2 = 1 THEN 'completed' WHEN n % 50 = 2 AND n > {size - 1000} THEN 'running' "
+        "ELSE 'waiting' END, 1, 'worker-' || "
         "(n % 4), CASE WHEN n % 50 = 2 THEN 4e9 END, NULL, 'key-' || n, "
         f'\'{{"messages": ["{"x" * 1000}"], "identity": null}}\', \'\', 1.7e9 + n, 1.7e9 + n FROM numbers'
     )
