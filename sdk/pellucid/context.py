@@ -275,7 +275,7 @@ class Limits:
         max_depth: Runs that may be nested in this one, one in another. A run that the code of a tool starts counts like
             that of a sub-agent. The call beyond is refused to the model.
         parallel_tools: Tool calls of one message that run concurrently.
-        timeout: Time for the whole run.
+        timeout: Time for the whole run; of a durable run, for each of its passes.
         discovery_timeout: Time for each provider to list its tools.
         model_timeout: Time for each model call.
         tool_timeout: Time for each tool call, unless the tool has its own, and for each function of the instructions.

@@ -430,14 +430,15 @@ class StoreUnavailable(StoreError):
 
     Attributes:
         is_outcome_unknown: Whether the operation may have been committed; otherwise nothing was written.
+        reason: Why it did not, such as `has a full disk`.
     """
 
     error_type = "store_unavailable"
 
-    def __init__(self, store: str, *, is_outcome_unknown: bool = False) -> None:
+    def __init__(self, store: str, *, is_outcome_unknown: bool = False, reason: str = "is not available") -> None:
         outcome = "the operation may have been committed" if is_outcome_unknown else "nothing was written"
-        super().__init__(f"store {store!r} is not available; {outcome}")
-        self.is_outcome_unknown = is_outcome_unknown
+        super().__init__(f"store {store!r} {reason}; {outcome}")
+        self.is_outcome_unknown, self.reason = is_outcome_unknown, reason
 
 
 class Fenced(StoreError):

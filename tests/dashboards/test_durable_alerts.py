@@ -196,3 +196,16 @@ def test_recovered_runs_of_an_hour_are_counted(trial: Make, runs: int, fires: bo
     found.firing(80, "DurableWorkersDying", *([{**AGENT, "severity": "ticket"}] if fires else []))
     found.firing(150, "DurableWorkersDying")
     found.run()
+
+
+@pytest.mark.parametrize(("age", "fires"), [(890.0, False), (910.0, True)])
+def test_a_run_that_retries_for_a_quarter_of_an_hour_fires(trial: Make, age: float, fires: bool) -> None:
+    """Also while an attempt is running, when the gauge is 0 for a moment; not any longer once the run has ended."""
+    retrying = f'pellucid_durable_retrying_age_seconds{{{HERE},gen_ai_agent_name="support"}}'
+    found = trial({retrying: level((0, 5), (age, 10), (0, 1), (age, 10), (0, 20))})
+    expected = [{**AGENT, "severity": "ticket"}] if fires else []
+    found.firing(4, "DurableRunsRetrying")
+    for minute in (10, 15, 20):
+        found.firing(minute, "DurableRunsRetrying", *expected)
+    found.firing(40, "DurableRunsRetrying")
+    found.run()

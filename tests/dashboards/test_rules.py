@@ -39,6 +39,7 @@ WANTED = {
     "ToolDefinitionsChanged", "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing",
     "TokenBurn", "CostBurn", "BudgetNearlySpent", "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing",
     "ExternalResultsRejected", "RunsNotContinuing", "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy",
+    "DurableRunsRetrying",
     "TelemetryDropping", "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing",
     "ToolServerHanging", "Watchdog", "CollectorQueueFull", "CollectorRefusing", "CollectorFailing",
     "PrometheusNotificationsFailing", "PrometheusRulesFailing", "ConfigReloadFailing", "AlertmanagerFailing",

@@ -210,10 +210,26 @@ async def test_expired_call(store: RunStore) -> None:
 
 
 async def test_result_between_deadline_and_expiry(store: RunStore) -> None:
-    """A result past the deadline counts if it comes before the expiry."""
+    """A result past the deadline is late without a sweep; it expires the call, and the run goes on."""
     await waiting(store, "a", expires_after=0.0)
-    assert (await store.settle("a", "completed", 1)).outcome == "settled"
+    settlement = await store.settle("a", "completed", 1)
+    assert settlement.call is not None
+    assert (settlement.outcome, settlement.has_expired, settlement.is_run_due) == ("late", True, True)
+    assert (settlement.call.status, settlement.call.output) == ("expired", None)
+    assert [event.value["type"] for event in (await store.events("run")).events] == ["async_tool.settled"]
     assert await store.expire() == ()
+    repeated = await store.settle("a", "completed", 1)
+    assert (repeated.outcome, repeated.has_expired, repeated.is_run_due) == ("late", False, False)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1.0), ({"v": [2.0]}, {"v": [2]})])
+async def test_one_number(store: RunStore, first: Any, second: Any) -> None:
+    """1 and 1.0 are the same result; 1 and true are not."""
+    await waiting(store, "a", "b")
+    assert (await store.settle("a", "completed", first)).outcome == "settled"
+    assert (await store.settle("a", "completed", second)).outcome == "duplicate"
+    await store.settle("b", "completed", 1)
+    assert (await store.settle("b", "completed", output=True)).outcome == "conflict"
 
 
 async def test_expiry_against_settlement(store: RunStore) -> None:
@@ -227,7 +243,10 @@ async def test_expiry_against_settlement(store: RunStore) -> None:
 
         settlements = await all_at_once(expire, lambda: store.settle(f"call-{number}", "completed"), expire)  # noqa: B023
         outcomes = sorted(one.outcome for one in settlements)
-        assert outcomes in (["late", "settled", "unknown"], ["settled", "unknown", "unknown"])
+        assert outcomes in (
+            ["late", "settled", "unknown"],
+            ["late", "unknown", "unknown"],
+        )  # the late one may expire it
         assert [one.is_run_due for one in settlements].count(True) == 1
         assert await store.claim("worker", ["agent"], 60) is not None
         assert await store.claim("worker", ["agent"], 60) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,14 +14,15 @@ import pytest
 from pellucid import Agent, Decision, Tool, ToolCall
 from pellucid.durable import DurableRuns
 from pellucid.durable.store.values import digest_of, dump
-from pellucid.errors import CheckpointError, ConfigError
+from pellucid.errors import CheckpointError, ConfigError, StoreUnavailable
 from pellucid.testing import FunctionModel, ScriptedModel
-from support.durable_agents import DO, OWED, PAY, ended
+from support.durable_agents import DO, OWED, PAY, ended, results
 from support.runs import within
 
 if TYPE_CHECKING:
     from pellucid import ToolContext
     from pellucid.durable import RunStore
+    from support.stores import Location
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -239,3 +242,52 @@ async def test_messages_of_a_waiting_run(store: RunStore) -> None:
     await within(runs.work_until_idle())
     user, answer = (await runs.status(run_id)).messages
     assert (user.text, answer.tool_calls[0].name) == ("go", "pay")
+
+
+@pytest.mark.parametrize("tool", [DO, OWED, PAY])
+@pytest.mark.parametrize("value", [math.nan, [1, -math.inf]])
+async def test_arguments_that_json_does_not_have(store: RunStore, tool: Tool, value: Any) -> None:
+    """The model reads that its arguments are not JSON, and the run goes on, also if it would have paused."""
+    model = FunctionModel(
+        lambda request: ToolCall(tool.name, {"x": value}, "c") if len(request.messages) == 1 else "sorry"
+    )
+    agent = Agent("a", model=model, tools=[tool])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, state.output) == ("completed", "sorry")
+    assert "are not JSON" in results(state)["c"]
+    assert state.messages[1].tool_calls[0].arguments == json.dumps({"x": value})
+
+
+@pytest.mark.usefixtures("anyio_backend")
+async def test_a_full_disk(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, nothing is written, and the store goes on once there is room."""
+    is_full = True
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = _connect(*arguments, **options)
+        connection.execute(f"PRAGMA max_page_count = {1 if is_full else 100_000}")  # of the size that it has, at least
+        return connection
+
+    _connect = sqlite3.connect
+    async with location.open() as store:
+        await store.submit("before", "agent", "x")
+    if location.server is None:
+        monkeypatch.setattr("sqlite3.connect", connect)
+    else:
+        body = "BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full'; END"
+        location.execute(
+            f"CREATE FUNCTION fill() RETURNS trigger AS '{body.replace(chr(39), chr(39) * 2)}' LANGUAGE plpgsql"
+        )
+        location.execute("CREATE TRIGGER fill BEFORE INSERT ON runs EXECUTE FUNCTION fill()")
+    async with location.open() as store:
+        with pytest.raises(StoreUnavailable, match="has a full disk; nothing was written"):
+            await store.submit("large", "agent", "x" * 100_000)
+    if location.server is not None:
+        location.execute("DROP TRIGGER fill ON runs")
+    is_full = False
+    async with location.open() as store:
+        assert await store.run("large") is None
+        assert (await store.submit("large", "agent", "x" * 100_000)).is_new

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 FOLDER: Final = Path(__file__).parent
 LOCAL: Final = ("local_3",)
-DURABLE: Final = ("durable_2", "durable_3")
+DURABLE: Final = ("durable_2", "durable_3", "durable_4")
 
 
 def unpacked(name: str, folder: Path) -> Path:

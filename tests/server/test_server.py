@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,6 +109,50 @@ async def test_tokens_are_checked_before_anything_else(scene: Scene) -> None:
         assert grant is not None
         assert grant.result_id == first.result_id
         assert (await scene.complete(first, output=1)).status_code == 202
+
+
+async def test_tokens_follow_their_calls(scene: Scene) -> None:
+    """A heartbeat that extends a call returns a token that lasts as long; the first one does, too."""
+    scene.tokens = CallTokens(KEY, grace=0.0)
+    async with scene.serve(
+        Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[scene.job(expires_in=60.0)])
+    ):
+        await scene.http.post("/runs", json={"input": "Hi"})
+        [job] = scene.jobs
+        assert job.token is not None
+        first = scene.tokens.check(job.token)
+        headers = {"Authorization": f"Bearer {job.token}"}
+        url = job.complete_path.replace("complete", "heartbeat")
+        same = await scene.http.post(url, headers=headers, json={})
+        assert (same.status_code, "token" in same.json()) == (200, False)
+        longer = await scene.http.post(url, headers=headers, json={"extend": 6000})
+        token = longer.json()["token"]
+        assert longer.headers["pellucid-call-token"] == token
+        second = scene.tokens.check(token)
+        assert first is not None
+        assert second is not None
+        assert (second.result_id, second.run_id) == (first.result_id, first.run_id)
+        assert second.expires_at == int(longer.json()["deadline"]) > first.expires_at + 5000
+        old = scene.tokens.issue(first.result_id, first.run_id, expires_at=1.0)
+        assert (await scene.complete(job, old, output=1)).status_code == 202
+        assert (await scene.complete(job, token, output=1)).status_code == 200
+
+
+@pytest.mark.parametrize("days", [-40, 40])
+async def test_clocks_of_processes(scene: Scene, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """A wrong clock of workers and servers has no effect: calls and tokens expire by the database's."""
+    right = time.time
+    monkeypatch.setattr("time.time", lambda: right() + days * 86_400)
+    jobs = [scene.job(expires_in=3600.0), replace(scene.job(), name="open")]
+    model = ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("open", {}, "c2")], "wait", "done")
+    async with scene.serve(Agent("a", model=model, tools=jobs)):
+        await scene.http.post("/runs", json={"input": "Hi"})
+        assert sorted(job.expires_at is None for job in scene.jobs) == [False, True]
+        for job in scene.jobs:
+            if job.expires_at is not None:
+                assert abs(job.expires_at.timestamp() - right() - 3600) < 600
+            monkeypatch.setattr("time.time", lambda: right() - days * 86_400)
+            assert (await scene.complete(job, output=1)).status_code == 202
 
 
 @pytest.mark.parametrize("name", ["output", "response"])

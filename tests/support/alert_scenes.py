@@ -42,7 +42,7 @@ from pellucid import (
     tool,
 )
 from pellucid.budgets.accounts import MemoryAccounts
-from pellucid.durable import DurableRuns, RunStore, open_store
+from pellucid.durable import DurableRuns, RetryPolicy, RunStore, open_store
 from pellucid.mcp import MCPProvider
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
@@ -303,11 +303,15 @@ async def run_durable(world: World) -> None:
             calls = [ToolCall(each.name, {}) for each in owed]
             model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else calls)
             clerk, mortal = agent("clerk", model=model, tools=owed), agent("mortal")
-            runs, others = DurableRuns(store, [clerk], poll=0.2), DurableRuns(store, [mortal])
+            patient = agent("patient", model=FunctionModel(partial(fail, world)))
+            often = RetryPolicy(max_attempts=10_000, backoff=0.5, factor=1.0)
+            runs = DurableRuns(store, [clerk, patient], poll=0.2, retry=often)
+            others = DurableRuns(store, [mortal])
             tasks.start_soon(runs.work)
             while True:
                 await world.until(broken=True)
                 run_id, orphan = await runs.submit(clerk, "go"), await _submit_to_nobody(store)
+                await runs.submit(patient, "go")
                 while len(found := (await runs.status(run_id)).external) < len(owed):  # noqa: ASYNC110  (no event)
                     await anyio.sleep(PAUSE)
                 external = {call.tool: call.id for call in found}

@@ -52,7 +52,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_pending(), _ages(), _deadlines()], title="External work"),
             Shelf(panels=[_waits(), _settlements(), _rejected()]),
             Shelf(panels=[_runs(), _due_ages(), _due_waits()], title="Workers"),
-            Shelf(panels=[_workers(), _slots(), _passes(), _recoveries()]),
+            Shelf(panels=[_workers(), _slots(), _passes(), _recoveries(), _retrying()]),
             Shelf(panels=[_messages(), _lost_messages(), _callbacks(), _callback_age()], title="Queue and callbacks"),
             Shelf(panels=[_requests(), _errors(), _durations()], title="Server"),
         ],
@@ -145,7 +145,7 @@ def _runs() -> Panel:
     by = (semconv.DURABLE_STATUS,)
     return lines(
         "Open durable runs",
-        "How many runs in the store are due, running, or waiting for people and other processes?",
+        "How many runs in the store are due, retrying, running, or waiting for people and other processes?",
         "none",
         Query(expr=_largest(semconv.DURABLE_RUNS, by=by), legend=as_legend(*by)),
         stacked=True,
@@ -158,6 +158,15 @@ def _due_ages() -> Panel:
         "For how long has a run waited for a worker?",
         "s",
         Query(expr=_largest(semconv.DURABLE_DUE_AGE, AGENT, by=_AGENT), legend=as_legend(*_AGENT)),
+    )
+
+
+def _retrying() -> Panel:
+    return lines(
+        "Oldest retrying run",
+        "For how long have the passes of a run failed?",
+        "s",
+        Query(expr=_largest(semconv.DURABLE_RETRYING_AGE, AGENT, by=_AGENT), legend=as_legend(*_AGENT)),
     )
 
 

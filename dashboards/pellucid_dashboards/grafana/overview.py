@@ -57,6 +57,7 @@ _NAMES: Final = (
     "External.*",
     "RunsNotContinuing",
     "WorkersBehind",
+    "DurableRunsRetrying",
     "DurableWorkersDying",
     "AgentProcessBusy",
     "TelemetryDropping",

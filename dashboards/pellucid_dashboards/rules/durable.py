@@ -48,6 +48,7 @@ def durable_alerts(context: Context) -> Iterator[Alert]:
     yield _rejected(context)
     yield _due(context)
     yield _behind(context)
+    yield _retrying(context)
     yield _recovered(context)
 
 
@@ -139,6 +140,23 @@ and on ({_AGENT}) {due} > {limit}
         f"{seconds(thresholds.durable_behind * context.scale)}.",
         description="Workers take the runs, but later than they become due: there are too few workers or slots, or "
         "passes take longer than they did.",
+        dashboard=_AGENTS_BOARD,
+    )
+
+
+def _retrying(context: Context) -> Alert:
+    limit = context.thresholds.durable_retrying * context.scale
+    lately = context.window(180)  # while a pass is another attempt, its run is not retrying
+    age = f"max by ({_AGENT}) (max_over_time({select(semconv.DURABLE_RETRYING_AGE)}[{lately}]))"
+    return Alert(
+        name="DurableRunsRetrying",
+        expression=f"{age} > {number(limit)}",
+        severity="ticket",
+        after=0.0,
+        summary=f"{words.AGENT}: the passes of a durable run have failed for {words.DURATION}; the limit is "
+        f"{seconds(limit)}.",
+        description="Each was retried, and the run fails once its attempts or its time are over. A model, a tool hub "
+        "or another service does not answer. Runs that have failed can be retried.",
         dashboard=_AGENTS_BOARD,
     )
 

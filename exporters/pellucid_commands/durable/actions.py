@@ -133,7 +133,8 @@ def add_purge(parser: ArgumentParser) -> None:
 async def purge(options: Namespace) -> int:
     """Delete runs that ended long ago."""
     async with opened(options) as (store, _):
-        number = await store.purge(options.older_than, status=options.status, dry_run=options.dry_run)
+        ages = {options.status: options.older_than} if options.status else options.older_than
+        number = await store.purge(ages, dry_run=options.dry_run)
     if options.json:
         say_json({"runs": number, "deleted": not options.dry_run})
     else:

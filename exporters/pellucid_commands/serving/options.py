@@ -7,10 +7,21 @@ import math
 import os
 from argparse import ArgumentTypeError
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pellucid.durable import Callbacks, CallTokens, Completion, DurableRuns, NATSQueue, StreamMode, open_store
+from pellucid.durable import (
+    Callbacks,
+    CallTokens,
+    Completion,
+    DurableRuns,
+    NATSQueue,
+    OnChange,
+    RetryPolicy,
+    StreamMode,
+    open_store,
+)
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid_exporters import configure
 
@@ -29,6 +40,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
 MAX_PORT: Final = 65_535
+_RETRY: Final = RetryPolicy()
 _SQLITE: Final = "sqlite:///"
 _STORE_FILE: Final = "durable.db"
 _FORMER_STORE: Final = "runs.db"
@@ -72,6 +84,31 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=5,
         metavar="N",
         help="after which a run is given up that ends each process it has for itself (default: 5)",
+    )
+    parser.add_argument(
+        "--max-attempts",
+        type=positive,
+        default=_RETRY.max_attempts,
+        metavar="N",
+        help="passes in a row that may fail before a run fails; 1 for none (default: 5)",
+    )
+    parser.add_argument(
+        "--retry-for",
+        type=seconds,
+        default=_RETRY.max_elapsed,
+        metavar="SECONDS",
+        help="time after the first of these failures (default: 3600)",
+    )
+    parser.add_argument(
+        "--agents-version",
+        metavar="VERSION",
+        help="continue only runs of this version of the agents, and new ones (default: all runs)",
+    )
+    parser.add_argument(
+        "--on-change",
+        choices=get_args(OnChange),
+        default="continue",
+        help="what runs do whose agent has changed: continue, or wait for the one they began with (default: continue)",
     )
     parser.add_argument(
         "--drain-timeout",
@@ -214,15 +251,18 @@ def runs_of(
         poll=options.poll,
         max_expired_leases=options.max_expired_leases,
         stream=options.stream,
+        retry=RetryPolicy(max_attempts=options.max_attempts, max_elapsed=options.retry_for),
+        on_change=options.on_change,
+        version=options.agents_version,
         **run_options,
     )
 
 
-async def drain_at_signals(runs: DurableRuns, signals: AsyncIterator[signal.Signals], timeout: float) -> None:
-    """Drain at the first signal, and give everything back at the second."""
+async def drain_at_signals(runs: DurableRuns, signals: AsyncIterator[signal.Signals], first: float) -> None:
+    """Drain at the first signal, with this timeout, and give everything back at the second."""
+    timeouts = chain([first], repeat(0.0))
     async for _ in signals:
-        runs.drain(timeout)
-        timeout = 0.0
+        runs.drain(next(timeouts))
 
 
 def log_to_stderr() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NEEDED: Final = ("jinja2", "starlette", "uvicorn")
 HOSTS: Final = ("127.0.0.1", "::1")
 JAEGER: Final = "PELLUCID_JAEGER_URL"
+TOKEN: Final = "PELLUCID_VIEW_TOKEN"  # noqa: S105  (a name)
 LARGEST_PORT: Final = 65_535
 
 
@@ -35,6 +36,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, metavar="N", help="0 for any that is free (default: 4380, or any)")
     parser.add_argument("--host", choices=HOSTS, default=HOSTS[0], help="loopback address (default: %(default)s)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--durable", metavar="URL", help="also show durable runs: sqlite:///path or postgresql://...")
+    parser.add_argument(
+        "--allow-actions",
+        action="store_true",
+        help=f"let whoever has the printed address decide, retry and cancel; token: ${TOKEN}, or a new one",
+    )
     parser.add_argument(
         "--jaeger", type=_url, metavar="URL", help=f"link to traces in this Jaeger UI (default: {JAEGER})"
     )
@@ -55,9 +62,18 @@ def run(options: Namespace) -> int:
             jaeger = _url(text)
         except ArgumentTypeError as error:
             raise ConfigError(f"{JAEGER}: {error}") from None
+    if options.allow_actions and options.durable is None:
+        raise ConfigError("--allow-actions is for durable runs; name their store with --durable")
     from pellucid_commands.view.serving import serve
 
-    return serve(options.path, host=options.host, port=options.port, jaeger=jaeger, browser=options.open)
+    durable = None
+    if options.durable is not None:
+        from pellucid_commands.view.durable import durable_pages
+
+        durable = durable_pages(options.durable, os.environ.get(TOKEN) if options.allow_actions else "")
+    return serve(
+        options.path, host=options.host, port=options.port, jaeger=jaeger, browser=options.open, durable=durable
+    )
 
 
 def _port(text: str) -> int:
@@ -85,5 +101,6 @@ COMMAND: Final = Command(
     examples=(
         "pellucid view --open",
         "pellucid view .pellucid/telemetry.db --port 4380 --jaeger http://localhost:16686",
+        "pellucid view --durable sqlite:///durable.db --allow-actions",
     ),
 )

@@ -7,11 +7,14 @@ import socket
 import webbrowser
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import uvicorn
 
 from pellucid.errors import ConfigError
+from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.stored.nothing import NoTelemetry
 from pellucid_exporters.viewer import create_viewer_app
 
 if TYPE_CHECKING:
@@ -20,21 +23,38 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
+    from pellucid_exporters.viewer.durable import DurablePages
+
 PORT: Final = 4380
 """Port unless another one is named or it is taken."""
 
 
-def serve(path: Path, *, host: str, port: int | None, jaeger: str | None, browser: bool) -> int:
+def serve(
+    path: Path,
+    *,
+    host: str,
+    port: int | None,
+    jaeger: str | None,
+    browser: bool,
+    durable: DurablePages | None = None,
+) -> int:
     """Serve the pages of a store, print their address, and return the exit code.
 
     Raises:
         ConfigError: there is no store, or the port is taken.
     """
-    app = create_viewer_app(StoreReader(path), label=str(path), jaeger=jaeger)
+    # Who looks at durable runs may have no telemetry here; a path that was named must be there.
+    is_without = durable is not None and str(path) == DEFAULT_PATH and not path.exists()
+    app = create_viewer_app(
+        NoTelemetry() if is_without else StoreReader(path), label=str(path), jaeger=jaeger, durable=durable
+    )
     with closing(_listen(host, port)) as listener:
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"
         print(f"{path} at {url}  (Ctrl-C ends)", flush=True)
+        if durable is not None and durable.actions is not None:
+            url = f"{url}durable/sign-in?token={quote(durable.actions.token, safe='')}"
+            print(f"to decide, retry and cancel durable runs: {url}", flush=True)
         if browser:
             webbrowser.open(url)
         _Server(_config(app)).run([listener])
@@ -51,7 +71,7 @@ class _Server(uvicorn.Server):
 
 def _config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=1
+        app, http="h11", ws="none", lifespan="on", log_level="warning", access_log=False, timeout_graceful_shutdown=1
     )
 
 

@@ -111,6 +111,7 @@ class DurableThresholds:
         durable_due: Seconds for which a due run may wait for a worker.
         durable_behind: Seconds that the slowest twentieth of an agent's due runs waits for a worker at least (p95).
         durable_behind_min: Claims of an agent's runs in 10 min.
+        durable_retrying: Seconds since the first failure in a row of a run that is retrying.
         durable_recoveries: Runs of one agent in an hour that were taken over from workers that had died or hung.
     """
 
@@ -122,6 +123,7 @@ class DurableThresholds:
     durable_due: float = 120.0
     durable_behind: float = 10.0
     durable_behind_min: float = 5.0
+    durable_retrying: float = 900.0
     durable_recoveries: float = 3.0
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,19 +28,27 @@ from pellucid_exporters.viewer.runs_page import runs_page
 from pellucid_exporters.viewer.security import Protection
 from pellucid_exporters.viewer.span_page import raw_text, request_text, span_of_id, span_page
 
+if TYPE_CHECKING:
+    from pellucid_exporters.viewer.durable import DurablePages
+
 STATIC: Final = Path(__file__).parent / "static"
 
 
-def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = None) -> Starlette:
+def create_viewer_app(
+    reader: Reader, *, label: str = "", jaeger: str | None = None, durable: DurablePages | None = None
+) -> Starlette:
     """Return an ASGI application that shows stored telemetry.
 
-    It answers requests for `127.0.0.1`, `localhost` and `::1` only, and is read-only. Serve it on a loopback address.
+    It answers requests for `127.0.0.1`, `localhost` and `::1` only, and is read-only unless there are durable runs
+    with actions. Serve it on a loopback address.
 
     Args:
         reader: Reader of the store.
         label: Name of the store, at the bottom of each page.
         jaeger: URL of a Jaeger UI to which the pages link by trace id.
+        durable: Durable runs to show, too. Their store is opened in the lifespan of the application.
     """
+    has_actions = durable is not None and durable.actions is not None
     app = Starlette(
         routes=[
             Route("/", hubs_page),
@@ -54,16 +64,26 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
             Route("/runbooks/{name}", runbook_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
+            *(durable.routes() if durable is not None else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(Protection)],
+        middleware=[Middleware(Protection, forms="/durable/do/" if has_actions else None)],
         exception_handlers={HTTPException: _problem, ConfigError: _unreadable},
+        lifespan=_opened,
     )
-    app.state.reader = reader
+    app.state.reader, app.state.durable = reader, durable
     app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
     app.state.jaeger = jaeger
     return app
+
+
+@asynccontextmanager
+async def _opened(app: Starlette) -> AsyncIterator[None]:
+    """Open the store of durable runs, if there is one."""
+    durable: DurablePages | None = app.state.durable
+    async with durable.store if durable is not None else nullcontext():
+        yield
 
 
 def _changes(request: Request) -> JSONResponse:

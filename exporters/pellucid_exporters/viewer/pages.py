@@ -66,6 +66,7 @@ def render(request: Request, name: str, values: Mapping[str, Any], status: int =
     state = request.app.state
     alerts = len(alerts_of(request))
     shared = {"path": request.url.path, "label": state.label, "jaeger": state.jaeger, "firing": alerts}
+    shared["has_durable"] = state.durable is not None
     page = _templates().get_template(name).render({**shared, **values})
     return HTMLResponse(page, status)
 
@@ -107,6 +108,7 @@ def _templates() -> jinja2.Environment:
         lines_cut=text.lines_cut,
         money=text.money,
         nested=text.nested,
+        ns=lambda seconds: int(seconds * 1e9),
         quantile=text.quantile,
         parsed=parse,
         seconds=text.seconds,

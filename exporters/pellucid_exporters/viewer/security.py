@@ -28,10 +28,16 @@ HEADERS: Final = {
 
 
 class Protection:
-    """ASGI middleware that answers only requests of this machine's own pages, and adds the headers to all answers."""
+    """ASGI middleware that answers only requests of this machine's own pages, and adds the headers to all answers.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: The application.
+        forms: Start of the paths to which forms may be sent; None if the pages are read-only.
+    """
+
+    def __init__(self, app: ASGIApp, forms: str | None = None) -> None:
         self._app = app
+        self._forms = forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -44,7 +50,8 @@ class Protection:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refusal = _refusal(scope["method"], Headers(scope=scope))
+        is_form = scope["method"] == "POST" and self._forms is not None and scope["path"].startswith(self._forms)
+        refusal = _refusal("GET" if is_form else scope["method"], Headers(scope=scope))
         await (refusal or self._app)(scope, receive, send_protected)
 
 

@@ -83,8 +83,10 @@ class ExternalResult:
         Raises:
             ConfigError: the output is not JSON.
         """
+        from pellucid.approvals.numbers import integral
+
         try:
-            content = json.dumps([self.status, self.output_or_error], sort_keys=True, allow_nan=False)
+            content = json.dumps([self.status, integral(self.output_or_error)], sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the output of ExternalResult {self.result_id!r} is not JSON: {error}") from error
         return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

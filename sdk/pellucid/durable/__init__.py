@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pellucid.durable.queue.queue import (
         NATSQueue,
     )
+    from pellucid.durable.runs.code import (
+        OnChange,
+    )
     from pellucid.durable.runs.live.follower import (
         LiveEvents,
     )
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
         NewCall,
         PassEnd,
         PendingCalls,
+        PinnedRuns,
         PostgresStore,
         Recovery,
         Retry,
@@ -89,7 +93,10 @@ if TYPE_CHECKING:
         StoredEvent,
         Streak,
         Submission,
+        Trouble,
+        TroubleKind,
         Turn,
+        WorkerRecord,
         open_store,
     )
 
@@ -120,8 +127,10 @@ __all__ = [
     "LiveEvents",
     "NATSQueue",
     "NewCall",
+    "OnChange",
     "PassEnd",
     "PendingCalls",
+    "PinnedRuns",
     "PostgresStore",
     "Recovery",
     "Retry",
@@ -150,8 +159,11 @@ __all__ = [
     "StreamLimits",
     "StreamMode",
     "Submission",
+    "Trouble",
+    "TroubleKind",
     "Turn",
     "WorkQueue",
+    "WorkerRecord",
     "open_store",
     "verify_callback",
 ]
@@ -161,6 +173,7 @@ _HOMES = {
     "callbacks.signatures": ("verify_callback",),
     "queue.options": ("StreamLimits",),
     "queue.queue": ("NATSQueue",),
+    "runs.code": ("OnChange",),
     "runs.live.follower": ("LiveEvents",),
     "runs.retries": ("RetryPolicy",),
     "runs.runs": ("DurableRuns",),
@@ -171,10 +184,10 @@ _HOMES = {
     "store": (
         "CallKind", "CallRecord", "CallStatus", "CallbackClaim", "CallbackRecord", "Cancellation", "Changes", "Claim",
         "ConversationPage", "DueRuns", "Encoded", "EventPage", "FailedPass", "Failures", "JournalEntry",
-        "JournalSummary", "Lease", "NewCall", "PassEnd", "PendingCalls", "PostgresStore", "Recovery", "Retry",
-        "RetryOutcome", "RetryingRuns", "RunDue", "RunFilter", "RunOverview", "RunPage", "RunRecord", "RunStatus",
-        "RunStore", "SQLiteStore", "Settlement", "SettlementOutcome", "StartedCall", "Statistics", "StoredEvent",
-        "Streak", "Submission", "Turn", "open_store",
+        "JournalSummary", "Lease", "NewCall", "PassEnd", "PendingCalls", "PinnedRuns", "PostgresStore", "Recovery",
+        "Retry", "RetryOutcome", "RetryingRuns", "RunDue", "RunFilter", "RunOverview", "RunPage", "RunRecord",
+        "RunStatus", "RunStore", "SQLiteStore", "Settlement", "SettlementOutcome", "StartedCall", "Statistics",
+        "StoredEvent", "Streak", "Submission", "Trouble", "TroubleKind", "Turn", "WorkerRecord", "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -12,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import format_span_id
+from pydantic_core import to_json
 
 from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 MOST_TOKENS: Final = 2**53 - 1
 """Maximum number of tokens of one kind that a model call may report; more is unknown. Sums of calls fit in 64 bits."""
 
+_NO_NUMBERS: Final = re.compile(rb"[:,\[]-?(?:NaN|Infinity)")
 _TOKENS: Final = tuple(field.name for field in fields(Usage) if field.name.endswith("_tokens"))
 _counts: Final = attrgetter(*_TOKENS)
 
@@ -238,25 +242,36 @@ def _dollars(cost: object) -> float:
 
 def _checked(run: Run, model: ModelFacts, answer: object, *, is_streamed: bool = False) -> ModelResponse:
     """Check what a model returned, and assign an id to every tool call without one."""
-    response = check_response(model.name, answer, is_streamed=is_streamed)
-    response = _with_known_usage(_with_one_reason(response))
-    message = response.message
-    if all(call.id for call in message.tool_calls):
+    response = _with_known_usage(_with_one_reason(check_response(model.name, answer, is_streamed=is_streamed)))
+    if all(call.id and _is_json(call.arguments) for call in response.message.tool_calls):
         return response
+    message = response.message
     prefix = f"call_{run.scope.run_id[:8]}_{run.scope.iteration}_"
-    parts = tuple(_with_id(part, f"{prefix}{index}") for index, part in enumerate(message.parts))
+    parts = tuple(_storable(part, f"{prefix}{index}") for index, part in enumerate(message.parts))
     return replace(response, message=replace(message, parts=parts))
 
 
-def _with_id(part: Part, call_id: str) -> Part:
-    return replace(part, id=call_id) if isinstance(part, ToolCall) and not part.id else part
+def _storable(part: Part, call_id: str) -> Part:
+    """Return a tool call with an id, and with arguments as text if JSON does not have them."""
+    if not isinstance(part, ToolCall):
+        return part
+    is_json = _is_json(part.arguments)
+    return replace(part, id=part.id or call_id, arguments=part.arguments if is_json else json.dumps(part.arguments))
+
+
+def _is_json(arguments: object) -> bool:
+    """Return whether arguments have no NaN and no infinity; reading them finds what else is wrong."""
+    try:
+        return not _NO_NUMBERS.search(to_json(arguments, inf_nan_mode="constants"))
+    except (ValueError, RecursionError):
+        return True
 
 
 def _with_one_reason(response: ModelResponse) -> ModelResponse:
     """Return the response with one finish reason: where it has the default one, that of its message."""
-    message, reason = response.message, response.finish_reason
-    if message.finish_reason in (None, reason):
+    if response.message.finish_reason in (None, response.finish_reason):
         return response
+    message, reason = response.message, response.finish_reason
     if reason == "stop":
         return replace(response, finish_reason=message.finish_reason)
     return replace(response, message=replace(message, finish_reason=reason))
@@ -264,13 +279,14 @@ def _with_one_reason(response: ModelResponse) -> ModelResponse:
 
 def _with_known_usage(response: ModelResponse) -> ModelResponse:
     """Return the response with unknown counts in place of impossible ones, which no exporter can encode or add up."""
-    usage = response.usage
-    known = [*filter(None, (*_counts(usage), *usage.by_modality.values()))]
-    if not known or (min(known) >= 0 and max(known) <= MOST_TOKENS):
-        return response
-    impossible = {name: None for name in _TOKENS if _is_impossible(getattr(usage, name))}
-    by_modality = {name: count for name, count in usage.by_modality.items() if not _is_impossible(count)}
-    return replace(response, usage=replace(usage, **impossible, by_modality=by_modality))
+    known = [*filter(None, (*_counts(response.usage), *response.usage.by_modality.values()))]
+    return response if not known or (min(known) >= 0 and max(known) <= MOST_TOKENS) else _repaired(response)
+
+
+def _repaired(response: ModelResponse) -> ModelResponse:
+    impossible = {name: None for name in _TOKENS if _is_impossible(getattr(response.usage, name))}
+    by_modality = {name: count for name, count in response.usage.by_modality.items() if not _is_impossible(count)}
+    return replace(response, usage=replace(response.usage, **impossible, by_modality=by_modality))
 
 
 def _is_impossible(count: int | None) -> bool:

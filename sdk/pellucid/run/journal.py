@@ -23,6 +23,9 @@ STARTED: Final = "started"
 RESULT: Final = "result"
 """Step: a call has its result, or its sub-agent has paused."""
 
+CallAddress: TypeAlias = tuple[str | None, str | None, float | None]
+"""Address that receives the result of a call, its token, and the time of its expiry in seconds since the epoch."""
+
 Registration: TypeAlias = Literal["new", "dispatched", "settled"]
 """State of a registered call: `new` if it has to be dispatched; `settled` if it ended before it was marked."""
 
@@ -87,8 +90,11 @@ class Journal(Protocol):
         """Mark a call as dispatched."""
         ...
 
-    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
-        """Return the address and the token with which another process returns a result; None without a server."""
+    def completion_of(self, request: ExternalRequest) -> CallAddress:
+        """Return address and token with which another process returns a result, and when the call expires.
+
+        The address and the token are None without a server. The time is by the clock of the store, if there is one.
+        """
         ...
 
 
@@ -139,6 +145,6 @@ class NestedJournal:
         """Mark a call of the outer run as dispatched."""
         await self.outer.dispatched(result_id)
 
-    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
-        """Return the address and the token of a call of the outer run."""
+    def completion_of(self, request: ExternalRequest) -> CallAddress:
+        """Return address, token and expiry of a call of the outer run."""
         return self.outer.completion_of(request)

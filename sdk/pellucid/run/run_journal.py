@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanContext
 
-from pellucid.run.journal import Registration
+from pellucid.run.journal import CallAddress, Registration
 from pellucid.telemetry import Boundary
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class RunJournal:
         """Return whether another process has claimed the run."""
         return False
 
-    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
-        """Return the address and the token with which another process returns a result; None without a server."""
-        return None
+    def completion_of(self, request: ExternalRequest) -> CallAddress:
+        """Return address and token for a result, which only durable runs have, and when the call expires."""
+        return None, None, request.expires_at
 
     async def write_answer(
         self, run: Any, response: ModelResponse, digest: str, *, can_repair: bool = False, stop: str | None = None

@@ -30,6 +30,9 @@ _counter: Final = partial(Metric, "counter")
 _updown: Final = partial(Metric, "updown")
 _gauge: Final = partial(Metric, "gauge")
 
+AGENT_DIGEST: Final = "pellucid.agent.digest"
+AGENT_PREVIOUS_DIGEST: Final = "pellucid.agent.previous_digest"
+
 DURABLE_SETTLEMENTS: Final = _counter(
     "{settlement}",
     "pellucid.durable.settlements",
@@ -62,6 +65,12 @@ DURABLE_RETRIES: Final = _counter(
     "pellucid.durable.retries",
     "Passes of durable runs that failed, and after which the run goes on.",
     (AGENT_NAME, ERROR_TYPE),
+)
+DURABLE_PURGED: Final = _counter(
+    "{run}",
+    "pellucid.durable.purged",
+    "Durable runs that a worker has deleted, some time after they had ended.",
+    (DURABLE_STATUS,),
 )
 DURABLE_DISPATCHES_SKIPPED: Final = _counter(
     "{dispatch}",

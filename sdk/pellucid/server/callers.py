@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.requests import Request
 
@@ -15,6 +15,9 @@ from pellucid.durable.store.values import is_storable
 from pellucid.errors import ConfigError
 from pellucid.server.pages import LOCAL_NAMES, host_of
 from pellucid.server.problems import Problem, unauthorized
+
+if TYPE_CHECKING:
+    from pellucid.durable import DurableRuns
 
 Authenticate: TypeAlias = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 """Returns the identity of the caller, on whose behalf a run acts; None if the credentials are missing or wrong."""
@@ -59,17 +62,24 @@ def loopback_only(request: Request) -> Identity:
     return Identity()
 
 
-def grant_of(request: Request, tokens: CallTokens) -> CallGrant:
-    """Return what the token of an outside worker allows, before anything is looked up.
+async def grant_of(request: Request, tokens: CallTokens, runs: DurableRuns) -> CallGrant:
+    """Return what the token of an outside worker allows; nothing is looked up before its signature is checked.
+
+    A token whose call was extended since is valid for as long as a new one would be.
 
     Raises:
         Problem: 401 without a valid token; 404 if it is for another call.
     """
-    grant = tokens.check(token_of(request))
+    grant = tokens.signed(token_of(request))
     if grant is None:
         raise unauthorized()
     if grant.result_id != request.path_params["result_id"] or not is_storable(grant.result_id):
         raise unknown_call()
+    now = await runs.now()
+    if now >= grant.expires_at:
+        call = await runs.call(grant.result_id)
+        if call is None or call.heartbeat_at is None or now >= tokens.expiry(call.expires_at, call.heartbeat_at):
+            raise unauthorized()
     return grant
 
 

@@ -25,6 +25,9 @@ from pellucid.server.problems import Problem
 MAX_EXTENSION: Final = 366 * 86400.0
 """Seconds by which one heartbeat can move a deadline."""
 
+TOKEN_HEADER: Final = "Pellucid-Call-Token"  # noqa: S105  (a name)
+"""Header of the answer to a heartbeat with a token that expires later than the one that was sent."""
+
 M = TypeVar("M", bound=Body)
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -100,12 +103,22 @@ class CallEndpoints:
         return await settled_by(request, self._runs, self._bodies, grant.result_id, grant.run_id)
 
     async def _heartbeat(self, request: Request) -> Response:
-        result_id, body = await self._admitted(request, HeartbeatBody)
-        return _state(await self._runs.heartbeat(result_id, extend=body.extend))
+        grant, body = await self._admitted(request, HeartbeatBody)
+        call = await self._runs.heartbeat(grant.result_id, extend=body.extend)
+        if call is None or call.status != "processing":
+            return _state(call)
+        return _state(call, await self._renewed(grant, call))
+
+    async def _renewed(self, grant: CallGrant, call: CallRecord) -> str | None:
+        """Return a token that expires as the call does, if that is later than the one that was sent."""
+        now = await self._runs.now()
+        if not grant.expires_at or self._tokens.expiry(call.expires_at, now) <= grant.expires_at:
+            return None
+        return self._tokens.issue(call.id, call.run_id, call.expires_at, now=now)
 
     async def _progress(self, request: Request) -> Response:
-        result_id, body = await self._admitted(request, ProgressBody)
-        return _state(await self._runs.progress(result_id, body.value))
+        grant, body = await self._admitted(request, ProgressBody)
+        return _state(await self._runs.progress(grant.result_id, body.value))
 
     async def _cancel(self, request: Request) -> Response:
         grant = await self._grant(request)
@@ -115,8 +128,8 @@ class CallEndpoints:
         )
         return _answered(grant.result_id, settlement)
 
-    async def _admitted(self, request: Request, shape: type[M]) -> tuple[str, M]:
-        """Return the id of the call that the token is for, and the body.
+    async def _admitted(self, request: Request, shape: type[M]) -> tuple[CallGrant, M]:
+        """Return what the token allows, and the body.
 
         Raises:
             Problem: the token, the body, or the call is not valid, in this order.
@@ -124,7 +137,7 @@ class CallEndpoints:
         grant = await self._grant(request)
         body = await self._bodies.read(request, shape)
         await self._check_known(grant)
-        return grant.result_id, body
+        return grant, body
 
     async def _grant(self, request: Request) -> CallGrant:
         """Return what the token of the call allows, or a caller that may settle.
@@ -133,7 +146,7 @@ class CallEndpoints:
             Problem: 401, neither; 404, the token is for another call.
         """
         if token_of(request).startswith(f"{PREFIX}."):
-            return grant_of(request, self._tokens)
+            return await grant_of(request, self._tokens, self._runs)
         return await self._access.call(request, self._runs)
 
     async def _check_known(self, grant: CallGrant) -> None:
@@ -179,14 +192,16 @@ def _answered(result_id: str, settlement: Settlement) -> Response:
     return JSONAnswer({"status": "accepted", "resultId": result_id, "invoked": settlement.is_run_due}, 202)
 
 
-def _state(call: CallRecord | None) -> Response:
-    """Return the state of a call; 409 if it is settled, so that its worker stops."""
+def _state(call: CallRecord | None, token: str | None = None) -> Response:
+    """Return the state of a call, with its new token if it has one; 409 if it is settled, so that its worker stops."""
     if call is None:
         raise unknown_call()
     if call.status != "processing":
         raise settled(call)
     state: dict[str, Any] = {"status": call.status, "resultId": call.id, "deadline": call.expires_at}
-    return JSONAnswer(state)
+    if token is None:
+        return JSONAnswer(state)
+    return JSONAnswer({**state, "token": token}, headers={TOKEN_HEADER: token, "Cache-Control": "no-store"})
 
 
 def settled(call: CallRecord) -> Problem:

@@ -139,7 +139,13 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         pendingCount={"type": "integer"},
         invoked={"type": "boolean"},
     ),
-    "CallState": _object(["status", "resultId", "deadline"], **_RESULT, status=_TEXT, deadline=_NUMBER),
+    "CallState": _object(
+        ["status", "resultId", "deadline"],
+        **_RESULT,
+        status=_TEXT,
+        deadline=_NUMBER,
+        token={**_TEXT, "description": "Expires later than the one that was sent; also a header, Pellucid-Call-Token."},
+    ),
     "Status": _object(["status"], status=_TEXT),
 }
 _BODIES: Final[tuple[type[Body], ...]] = (

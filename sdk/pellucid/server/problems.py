@@ -70,7 +70,11 @@ def store_needed(path: str) -> Problem:
 
 def unavailable() -> Problem:
     """Return the problem of a store that cannot be reached."""
-    return Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
+    return _later("the store is not available")
+
+
+def _later(detail: str) -> Problem:
+    return Problem(503, detail, headers={"Retry-After": str(RETRY_AFTER)})
 
 
 def answer(_request: Request, error: Exception) -> Response:
@@ -100,7 +104,7 @@ _PROBLEMS: Final[Mapping[Any, Callable[[Any], Problem]]] = {
     UnknownConversation: lambda _: Problem(404, "conversation not found"),
     ConversationBusy: _busy,
     IdempotencyConflict: _used_key,
-    StoreUnavailable: lambda _: unavailable(),
+    StoreUnavailable: lambda error: _later(f"the store {error.reason}"),
     CallbackRefused: lambda error: Problem(400, str(error), path="callbackUrl"),
     StoreNeeded: lambda error: Problem(422, str(error), content={"toolName": error.tool_name}),
     CheckpointError: lambda error: Problem(400, str(error), path="decisions"),

@@ -21,6 +21,7 @@ UNTOLD: Final[Mapping[str, str]] = MappingProxyType(
         "ExternalResultsRejected": "settlements are in the store of durable runs",
         "RunsNotContinuing": "due runs are in the store of durable runs",
         "WorkersBehind": "claims are in the store of durable runs",
+        "DurableRunsRetrying": "retries are in the store of durable runs",
         "DurableWorkersDying": "leases are in the store of durable runs",
         "AgentProcessBusy": "how late a process resumed its runs is a metric; `pellucid top` has the delay of requests",
         "TelemetryDropping": "what was dropped is not in the store; the metrics count it",

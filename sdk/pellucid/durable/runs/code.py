@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
+from pellucid.agent import Agent, configuration_of
 from pellucid.durable.store import Claim
-from pellucid.setup import Setup
+from pellucid.durable.store.values import MAX_ID, is_storable
+from pellucid.errors import ConfigError
+from pellucid.run.state import Setup
 from pellucid.tools.functions import name_of
 
 OnChange: TypeAlias = Literal["continue", "wait"]
@@ -34,3 +37,20 @@ def previous_digest(claim: Claim) -> str | None:
     states: list[Any] = [claim.run.checkpoint, *(entry.value for entry in claim.journal)]
     digests = [state[DIGEST] for state in states if isinstance(state, Mapping) and DIGEST in state]
     return str(digests[-1]) if digests else None
+
+
+def versions_of(
+    agents: Mapping[str, Agent[Any, Any]], on_change: OnChange, version: str | None
+) -> Mapping[str, str] | None:
+    """Return the version of each agent to which runs are pinned; None if they are not.
+
+    Raises:
+        ConfigError: an option has another value.
+    """
+    if on_change not in get_args(OnChange):
+        raise ConfigError(f"DurableRuns(on_change={on_change!r}): must be 'continue' or 'wait'")
+    if version is not None and not (version and is_storable(version)):
+        raise ConfigError(f"DurableRuns(version={version!r}): must be 1 to {MAX_ID} printable characters")
+    if version is None and on_change == "continue":
+        return None
+    return {name: version or digest_of(configuration_of(agent).setup) for name, agent in agents.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.decisions import ApprovalRequest, Decision
@@ -16,6 +16,9 @@ from pellucid.messages import Message, dump_messages, load_messages
 from pellucid.run.journal import Folded
 from pellucid.run.pausing.fold import changes_state, fold
 from pellucid.run.start import ResumeRequest
+
+_NOT_SENT: Final = "The call expired before it was dispatched: nothing is known to have been sent."
+"""Text that the model reads. A process that was killed between a dispatch and its mark has sent it nevertheless."""
 
 
 def source_of(claim: Claim, history: Sequence[Message] = ()) -> Sequence[Message] | ResumeRequest:
@@ -123,7 +126,7 @@ def _result(call: CallRecord) -> ExternalResult:
     status = cast("CallStatus", call.status)
     output = call.output
     if status == "expired" and output is None and call.expires_at is not None:
-        output = expired_text(call.expires_at - call.created_at)
+        output = expired_text(call.expires_at - call.created_at) if call.dispatched_at is not None else _NOT_SENT
     if status != "completed" and output is None:
         output = f"The call was {status}."
     return ExternalResult.of(call.id, status, output, call.settled_at)

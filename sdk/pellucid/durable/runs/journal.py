@@ -5,17 +5,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import Span, get_current_span
 
+from pellucid import semconv
 from pellucid.approvals.checkpoint import to_text, trace_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
+from pellucid.durable.runs.code import DIGEST, previous_digest
 from pellucid.durable.runs.tokens import Completion
 from pellucid.durable.store import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.errors import DuplicateKey, Fenced, JournalError
-from pellucid.run.journal import ANSWER, BEGUN, STARTED, Registration
+from pellucid.run.journal import ANSWER, BEGUN, STARTED, CallAddress, Registration
 from pellucid.types import JSONObject
 
 T = TypeVar("T")
@@ -32,7 +34,14 @@ class StoreJournal:
         trace: Trace context of the first step; None before.
     """
 
-    def __init__(self, store: RunStore, claim: Claim, token: CancelToken, completion: Completion | None = None) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        claim: Claim,
+        token: CancelToken,
+        completion: Completion | None = None,
+        digest: str | None = None,
+    ) -> None:
         self.run_id = claim.run.id
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
@@ -44,7 +53,13 @@ class StoreJournal:
         self._completion = completion
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
+        self._expiries = {call.id: call.expires_at for call in claim.calls}
+        self._now = claim.run.updated_at  # by the clock of the store
         self._failure: JournalError | None = None
+        self._digest = digest
+        self._changed: list[JSONObject] = []
+        if digest is not None and (previous := previous_digest(claim)) not in (None, digest):
+            self._changed.append({"type": "run.code_changed", "digest": digest, "previous_digest": previous})
 
     def is_continued_elsewhere(self) -> bool:
         """Return whether another worker has claimed the run."""
@@ -61,9 +76,21 @@ class StoreJournal:
         name = f"{step}:{key}"
         unique, entry = self._entry(step, key, value)
         event: JSONObject = {"type": f"step.{step}", "key": key}
-        append = partial(self._store.append, self._claim, unique, entry, [event])
-        note = partial(self._store.note, self._claim, unique, entry)
-        self.update(await self._guarded(name, append if is_progress else note))
+        if step == BEGUN and not value.get("is_nested"):
+            self._describe(get_current_span())
+        if not is_progress:
+            self.update(await self._guarded(name, partial(self._store.note, self._claim, unique, entry)))
+            return
+        append = partial(self._store.append, self._claim, unique, entry, [*self._changed, event])
+        self._changed = []
+        self.update(await self._guarded(name, append))
+
+    def _describe(self, span: Span) -> None:
+        """Add the code of the agent to the span of a pass."""
+        if self._digest is not None:
+            span.set_attribute(semconv.AGENT_DIGEST, self._digest)
+        for event in self._changed:
+            span.set_attribute(semconv.AGENT_PREVIOUS_DIGEST, cast("str", event["previous_digest"]))
 
     def _entry(self, step: str, key: str, value: Mapping[str, Any]) -> tuple[str, Encoded]:
         """Return key and value of a journal entry."""
@@ -71,6 +98,8 @@ class StoreJournal:
         unique = f"{step}:{key}" if step == ANSWER else f"{step}:{key}:{self._claim.run.fence}"
         if step == BEGUN:  # whether the pass before was killed, and when its lease had ended
             value = {**value, "expired_leases": self._claim.expired_leases, "due_at": self._claim.run.due_at}
+        if step in (BEGUN, ANSWER) and self._digest is not None:
+            value = {**value, DIGEST: self._digest}
         return unique, Encoded(to_text({"step": step, **value}))
 
     async def register(self, request: ExternalRequest, key: str, started: Mapping[str, Any]) -> Registration:
@@ -103,9 +132,12 @@ class StoreJournal:
         name = f"register {call.id}"
         self._registered_now.add(call.id)
         try:
-            register = partial(self._store.register, self._claim, [call], [event])
+            register = partial(self._store.register, self._claim, [call], [*self._changed, event])
+            self._changed = []
             unique, entry = self._entry(STARTED, key, started)
-            self.update(await self._guarded(name, partial(register, entries={unique: entry})))
+            lease = await self._guarded(name, partial(register, entries={unique: entry}))
+            self.update(lease)
+            self._expiries[call.id] = self._now + timeout if timeout is not None else None
         except DuplicateKey:
             return await self._guarded(name, partial(self._store.call, call.id))
         return None
@@ -127,13 +159,17 @@ class StoreJournal:
         """
         await self._guarded(f"dispatched {result_id}", partial(self._store.mark_dispatched, result_id))
 
-    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
-        """Return the address and the token with which another process returns a result; None without a server."""
-        completion = self._completion
-        return completion.address(request.result_id, self._claim.run.id, request.expires_at) if completion else None
+    def completion_of(self, request: ExternalRequest) -> CallAddress:
+        """Return address and token of a registered call, None without a server, and its expiry by the store's clock."""
+        call_id, now = request.result_id, self._now
+        expires_at = self._expiries.get(call_id)
+        if self._completion is None:
+            return None, None, expires_at
+        return *self._completion.address(call_id, self._claim.run.id, expires_at, now=now), expires_at
 
     def update(self, lease: Lease) -> None:
-        """Cancel the pass if the run was cancelled."""
+        """Note the time of the store, and cancel the pass if the run was cancelled."""
+        self._now = lease.until - self._claim.lease
         if lease.cancel_reason is not None and self.cancel_reason is None:
             self.cancel_reason = lease.cancel_reason
             self._token.cancel(lease.cancel_reason)

@@ -13,6 +13,7 @@ from opentelemetry.context import attach, detach
 
 from pellucid.agent import Agent, configuration_of
 from pellucid.context import CancelToken
+from pellucid.durable.runs.code import DIGEST, digest_of
 from pellucid.durable.runs.continuation import request_of, settled_ids, source_of
 from pellucid.durable.runs.conversations import history_of, own_messages
 from pellucid.durable.runs.draining import PassReleased
@@ -110,7 +111,8 @@ async def _run_pass(
         await record_finished(store, agent, claim, RunCancelled(agent.name, claim.run.cancel_reason))
         return ending
     token = CancelToken()
-    journal = StoreJournal(store, claim, token, completion)
+    digest = digest_of(configuration_of(agent).setup)
+    journal = StoreJournal(store, claim, token, completion, digest)
     try:
         history = await history_of(store, claim)
         identity, source = identity_of(claim.run), source_of(claim, history)
@@ -139,7 +141,7 @@ async def _run_pass(
     if not isinstance(outcome, JournalError):  # otherwise another pass continues the run
         run.scope.guarded("span", record, claim, run, calls)
     if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
-        checkpoint = own_messages(outcome.checkpoint, history)
+        checkpoint = {**own_messages(outcome.checkpoint, history), DIGEST: digest}
         return await _wait(store, agent, claim, journal, replace(outcome, checkpoint=checkpoint), settled_ids(source))
     return await _ended(store, claim, journal, run, outcome, history, failure)
 
@@ -281,7 +283,7 @@ async def _fail(store: RunStore, claim: Claim, error: Exception) -> PassOutcome:
     text = f"run {claim.run.id!r} cannot continue: {': '.join(filter(None, (error_type, reason)))}"
     _log.error("durable_run.failed %s", text)
     try:
-        failure = FailedPass((await store.streak(claim.run.id)).attempts + 1, error_type, reason)
+        failure = FailedPass((await store.streak(claim.run.id)).attempts + 1, error_type, reason or "")
         return await _finish(store, claim, "failed", {"error": text, "error_type": error_type}, failure)
     except StoreError as failure:  # the next worker fails it
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, failure)

@@ -32,7 +32,9 @@ class Presence:
         store, claims = self._claims.store, self._claims
         if (now := anyio.current_time()) < self._next_write:
             return await store.is_worker_to_end(self._id)
-        is_to_end = await store.register_worker(self._id, claims.worker, claims.agents, self._slots)
+        is_to_end = await store.register_worker(
+            self._id, claims.worker, claims.agents, self._slots, _version_of(claims)
+        )
         self._next_write = now + _INTERVAL
         return is_to_end
 
@@ -43,3 +45,11 @@ class Presence:
             StoreUnavailable: the store did not answer; the row is dropped later.
         """
         await self._claims.store.remove_worker(self._id)
+
+
+def _version_of(claims: Claims) -> str | None:
+    """Return the version of a worker's agents; with one for each agent, the list of them."""
+    versions = claims.versions or {}
+    if len({*versions.values()}) < 2:  # noqa: PLR2004
+        return next(iter(versions.values()), None)
+    return ", ".join(f"{agent}={version}" for agent, version in sorted(versions.items()))

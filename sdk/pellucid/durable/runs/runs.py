@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -21,6 +21,7 @@ from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
+from pellucid.durable.runs.code import OnChange, versions_of
 from pellucid.durable.runs.conversations import Conversations, conversation_key
 from pellucid.durable.runs.conversations import read as read_conversation
 from pellucid.durable.runs.draining import Draining
@@ -28,6 +29,7 @@ from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.operation import Operation
+from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods
 from pellucid.durable.runs.slots import Passes
@@ -47,8 +49,9 @@ from pellucid.durable.states.records import (
     state_of,
 )
 from pellucid.durable.states.work_queue import WorkQueue
-from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStore, Settlement
+from pellucid.durable.store import CallbackRecord, CallRecord, Cancellation, Recovery, RunStatus, RunStore, Settlement
 from pellucid.durable.store.records import FINAL
+from pellucid.durable.store.retention import ages_of
 from pellucid.durable.store.transactions import seconds
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
@@ -63,9 +66,6 @@ if TYPE_CHECKING:
 
 _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
-
-
-_DEFAULT_RETRIES: Final = RetryPolicy()
 
 
 class DurableRuns(Operation, RetryMethods, WorkerMethods):
@@ -101,6 +101,12 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
             `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
         retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
+        retain: Seconds for which runs stay in the store after they have ended, for all or by status; workers delete
+            them then, as `RunStore.purge` does. None for ever.
+        on_change: What becomes of a run whose agent has changed: this process continues it, or with `wait` it waits for
+            one with the agent with which it has begun. `wait` is for agents that cannot continue each other's runs.
+        version: Version of the agents, such as a release: this process continues only runs of this version, and those
+            that no version has begun. Without one, `wait` goes by a digest of the model, instructions and tools.
 
     Raises:
         ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
@@ -122,7 +128,10 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         queue: WorkQueue | None = None,
         conversations: Conversations = "refuse",
         stream: StreamMode = "read",
-        retry: RetryPolicy | None = _DEFAULT_RETRIES,
+        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008  (it does not change)
+        on_change: OnChange = "continue",
+        version: str | None = None,
+        retain: float | Mapping[RunStatus, float] | None = None,
     ) -> None:
         self._agents = _by_name(agents)
         if not lease > 0 or not poll > 0:
@@ -144,6 +153,7 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
             lease=lease,
             max_expired_leases=max_expired_leases,
             passes=Passes(),
+            versions=versions_of(self._agents, on_change, version),
         )
         if queue is not None:
             queue.attach(store)
@@ -164,6 +174,11 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
             hub=self._hub,
             is_always_streamed=stream == "always",
             retry=retry,
+        )
+        self._retention = (
+            Retention(store=store, ages=ages_of(retain), metrics=self._metrics, poll=poll)
+            if retain is not None
+            else None
         )
         self._callbacks = callbacks
         self._deliverer = (
@@ -437,6 +452,10 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         """
         await self._store.list_runs(limit=1)
 
+    async def now(self) -> float:
+        """Return the time by the clock of the store, in seconds since the epoch, which decides what has expired."""
+        return await self._store.now()
+
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
         return await self._worker.recover()
@@ -444,7 +463,7 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
     async def work(self, *, concurrency: int = 8, drain_timeout: float = 30.0) -> None:
         """Continue runs of the agents as they become due, until cancelled or drained; then give unfinished ones back.
 
-        Callbacks of all runs in the store are delivered, too.
+        Callbacks of all runs in the store are delivered, too, and runs deleted that are not retained.
 
         Args:
             concurrency: Runs at the same time.
@@ -453,6 +472,8 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         async with anyio.create_task_group() as tasks:
             if self._deliverer is not None:
                 tasks.start_soon(self._deliverer.work)
+            if self._retention is not None:
+                tasks.start_soon(self._retention.work)
             await self._worker.work(_checked(concurrency), seconds(drain_timeout))
             tasks.cancel_scope.cancel()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -62,6 +62,7 @@ class Claims:
     lease: float
     max_expired_leases: int | None
     passes: Passes
+    versions: Mapping[str, str] | None = None
 
     async def any(self) -> Claim | None:
         """Claim the run that has been due for longest, or else one whose lease has expired.
@@ -71,12 +72,21 @@ class Claims:
         claim: Claim | None = None
         with anyio.CancelScope(shield=True):
             is_idle = self.passes.are_over
-            if is_idle and self.passes.has_suspect and (suspect := await self.store.suspect(self.agents)) is not None:
+            if (
+                is_idle
+                and self.passes.has_suspect
+                and (suspect := await self.store.suspect(self.agents, versions=self.versions)) is not None
+            ):
                 claim = await self.one(*suspect)
             self.passes.has_suspect = self.passes.has_suspect and not is_idle
             if claim is None:
                 claim = await self.store.claim(
-                    self.worker, self.agents, self.lease, self.max_expired_leases, with_suspects=is_idle
+                    self.worker,
+                    self.agents,
+                    self.lease,
+                    self.max_expired_leases,
+                    with_suspects=is_idle,
+                    versions=self.versions,
                 )
         return claim
 
@@ -85,7 +95,13 @@ class Claims:
         claim: Claim | None = None
         with anyio.CancelScope(shield=True):
             claim = await self.store.claim_run(
-                run_id, agent, self.worker, self.lease, self.max_expired_leases, with_suspects=self.passes.are_over
+                run_id,
+                agent,
+                self.worker,
+                self.lease,
+                self.max_expired_leases,
+                with_suspects=self.passes.are_over,
+                versions=self.versions,
             )
         return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
 
@@ -93,7 +109,9 @@ class Claims:
         """Wait until a run can be claimed here."""
         is_idle = self.passes.are_over
         while (
-            not await self.store.wait_for_work(self.agents, _WAIT if is_idle else poll, with_suspects=is_idle)
+            not await self.store.wait_for_work(
+                self.agents, _WAIT if is_idle else poll, with_suspects=is_idle, versions=self.versions
+            )
             and is_idle == self.passes.are_over
         ):
             pass
@@ -101,7 +119,9 @@ class Claims:
     async def look_for_suspect(self) -> None:
         """Stop claiming beside passes that run here, if no other worker has claimed a suspect in time."""
         if not self.passes.are_over:
-            self.passes.expect(has_suspect=await self.store.suspect(self.agents, self.lease) is not None)
+            self.passes.expect(
+                has_suspect=await self.store.suspect(self.agents, self.lease, versions=self.versions) is not None
+            )
 
 
 class StoreSource:

@@ -65,22 +65,41 @@ class CallTokens:
         self._grace = grace
 
     @renamed(deadline="expires_at")
-    def issue(self, result_id: str, run_id: str, expires_at: float | None = None) -> str:
-        """Return the token of a call; `expires_at` is when the call expires, in seconds since the epoch."""
-        until = int(expires_at + self._grace if expires_at is not None else time.time() + self._lifetime)
-        claims = _encoded(json.dumps([result_id, run_id, until], separators=(",", ":")).encode())
+    def issue(self, result_id: str, run_id: str, expires_at: float | None = None, *, now: float | None = None) -> str:
+        """Return the token of a call.
+
+        Args:
+            result_id: Id of the call.
+            run_id: Id of its run.
+            expires_at: When the call expires, in seconds since the epoch by the store's clock; None for never.
+            now: The time by that clock; by default by this process's.
+        """
+        claims = _encoded(json.dumps([result_id, run_id, self.expiry(expires_at, now)], separators=(",", ":")).encode())
         return f"{PREFIX}.{claims}.{_encoded(_signature(self._keys[0], claims))}"
 
-    def check(self, token: str) -> CallGrant | None:
-        """Return what a token allows; None if it is not one of ours, was changed, or has expired."""
+    def expiry(self, expires_at: float | None, now: float | None = None) -> int:
+        """Return when the token of a call expires that is issued now; arguments as of `issue`."""
+        if expires_at is not None:
+            return int(expires_at + self._grace)
+        return int((now if now is not None else time.time()) + self._lifetime)
+
+    def check(self, token: str, *, now: float | None = None) -> CallGrant | None:
+        """Return what a token allows; None if it is not one of ours, was changed, or has expired.
+
+        `now` is the time in seconds since the epoch by the store's clock; by default by this process's.
+        """
+        grant = self.signed(token)
+        return grant if grant is not None and (now if now is not None else time.time()) < grant.expires_at else None
+
+    def signed(self, token: str) -> CallGrant | None:
+        """Return what a token allows, or has allowed until it expired; None if it is not ours, or was changed."""
         prefix, _, rest = token.partition(".")
         claims, _, signature = rest.partition(".")
         if prefix != PREFIX or len(token) > _MAX_TOKEN or not token.isascii():
             return None
         # The text is compared, not the bytes: several texts stand for the same bytes in base64.
         matches = [hmac.compare_digest(_encoded(_signature(key, claims)), signature) for key in self._keys]
-        grant = _grant_of(claims) if any(matches) else None
-        return grant if grant is not None and time.time() < grant.expires_at else None
+        return _grant_of(claims) if any(matches) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +121,12 @@ class Completion:
             )
 
     @renamed(deadline="expires_at")
-    def address(self, result_id: str, run_id: str, expires_at: float | None) -> tuple[str, str]:
-        """Return the address that receives the result of a call, and the token of that call."""
+    def address(
+        self, result_id: str, run_id: str, expires_at: float | None, *, now: float | None = None
+    ) -> tuple[str, str]:
+        """Return the address that receives the result of a call, and the token of that call; see `CallTokens.issue`."""
         url = f"{self.url.rstrip('/')}/async-tools/{result_id}/complete"
-        return url, self.tokens.issue(result_id, run_id, expires_at)
+        return url, self.tokens.issue(result_id, run_id, expires_at, now=now)
 
 
 def _signature(key: bytes, claims: str) -> bytes:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from opentelemetry import metrics, trace
@@ -19,7 +20,7 @@ from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import CallStatus
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.durable.states.records import identity_of
-from pellucid.durable.store import CallRecord, Claim, Recovery, RunStore, Settlement, Statistics
+from pellucid.durable.store import CallRecord, Claim, Recovery, RunStatus, RunStore, Settlement, Statistics
 from pellucid.errors import StoreError
 from pellucid.events import AsyncToolLate
 from pellucid.telemetry import Pipeline, Scope, current_default
@@ -39,7 +40,11 @@ SCOPE: Final = "pellucid.callbacks"
 """Instrumentation scope of the requests to callback URLs."""
 
 INTERVAL: Final = 10.0
-"""Seconds between two readings of the store."""
+"""Seconds between two readings of the store, at least."""
+
+_MOST_TIME: Final = 0.01
+"""Share of the time of one connection that readings may take. They count all calls that wait, so that with very many of
+them they become rarer."""
 
 _OPEN: Final = ("queued", "due", "retrying", "running", "waiting")
 """Statuses of runs that have not ended."""
@@ -61,7 +66,7 @@ class StoreMetrics:
         self._store = store
         self._agents = agents
         self._telemetry = telemetry
-        self._interval = max(INTERVAL, interval)
+        self._least_interval = self._interval = max(INTERVAL, interval)
         self._scope_key: object = None
         self._scope: Scope | None = None
         self._slots = 0
@@ -75,6 +80,8 @@ class StoreMetrics:
     async def settled(self, settlement: Settlement, status: CallStatus) -> Settlement:
         """Count a settlement that a caller tried; emit a late result. Return the settlement."""
         self._count_settlement(settlement, status)
+        if settlement.has_expired:
+            self._count_settlement(replace(settlement, outcome="settled"), "expired")
         call = settlement.call
         if settlement.outcome == "late" and call is not None and call.kind == "external":
             self._count(semconv.EXTERNAL_LATE, {semconv.TOOL_NAME: call.tool}, _context(call))
@@ -101,6 +108,11 @@ class StoreMetrics:
         """Count a pass."""
         self._slots_used -= 1
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def purged(self, numbers: Mapping[RunStatus, int]) -> None:
+        """Count runs that were deleted."""
+        for status, number in numbers.items():
+            self._count(semconv.DURABLE_PURGED, {semconv.DURABLE_STATUS: status}, value=number)
 
     def delivering(self) -> None:
         """Create the series of attempts to deliver states, so that the first increase is visible."""
@@ -200,8 +212,10 @@ class StoreMetrics:
         """
         if time.monotonic() - self._read_at < self._interval:
             return
+        started = time.monotonic()
         statistics = await self._store.statistics(is_open_only=True)
         self._readings, self._read_at = _readings(statistics, self._agents), time.monotonic()
+        self._interval = max(self._least_interval, (self._read_at - started) / _MOST_TIME)
         self._current_scope().instruments.readers.add(self)
 
     def clear(self) -> None:

@@ -21,6 +21,7 @@ from pellucid.durable.store.records import (
     NewCall,
     PassEnd,
     PendingCalls,
+    PinnedRuns,
     Recovery,
     Retry,
     RetryingRuns,
@@ -38,7 +39,9 @@ from pellucid.durable.store.records import (
 )
 from pellucid.durable.store.store import RunStore
 from pellucid.durable.store.stores import PostgresStore, SQLiteStore, open_store
+from pellucid.durable.store.troubles import Trouble, TroubleKind
 from pellucid.durable.store.values import Encoded
+from pellucid.durable.store.workers import WorkerRecord
 
 __all__ = [
     "CallKind",
@@ -61,6 +64,7 @@ __all__ = [
     "NewCall",
     "PassEnd",
     "PendingCalls",
+    "PinnedRuns",
     "PostgresStore",
     "Recovery",
     "Retry",
@@ -81,6 +85,9 @@ __all__ = [
     "StoredEvent",
     "Streak",
     "Submission",
+    "Trouble",
+    "TroubleKind",
     "Turn",
+    "WorkerRecord",
     "open_store",
 ]

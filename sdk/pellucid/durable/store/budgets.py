@@ -12,6 +12,7 @@ from pellucid.budgets import Amounts, BudgetState, Need, Reservation
 from pellucid.budgets.amounts import NAMES, NO_AMOUNTS, Limits
 from pellucid.budgets.periods import Per, period_at
 from pellucid.budgets.state import reserved
+from pellucid.durable.store import queries
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.values import Row
 
@@ -29,7 +30,7 @@ def reserve(
     if tx.is_repeat and (row := tx.one("find_reservation", id=reservation_id)) is not None:
         state = _state(tx, tx.all("lock_budget", name=name, period=row["period"])[0])
         return Reservation(state=state, granted=_amounts(row).plus(need.spare))
-    account = tx.all("lock_budget", name=name, period=period_at(per, _now(tx)))[0]
+    account = tx.all("lock_budget", name=name, period=period_at(per, queries.now(tx)))[0]
     answer = reserved(_state(tx, account), limits, need)
     if answer.granted is not None:
         held = dict(zip(NAMES, answer.granted.plus(need.spare, -1), strict=True))
@@ -50,7 +51,7 @@ def settle(tx: Transaction, reservation_id: str, used: Amounts) -> BudgetState |
 
 def read(tx: Transaction, name: str, per: Per | None) -> BudgetState:
     """Return the account of the current period."""
-    period = period_at(per, _now(tx))
+    period = period_at(per, queries.now(tx))
     account = tx.one("find_budget", name=name, period=period)
     return _state(tx, account) if account is not None else BudgetState(period=period)
 
@@ -66,7 +67,7 @@ def list_budgets(tx: Transaction) -> tuple[tuple[str, BudgetState], ...]:
 
 def purge(tx: Transaction, older_than: float) -> None:
     """Delete accounts of periods that are over, if they were not used for some time."""
-    now = _now(tx)
+    now = queries.now(tx)
     periods = {per: period_at(per, now) for per in ("hour", "day", "month")}
     tx.all("delete_old_budgets", older_than=older_than, **periods)
     tx.all("delete_old_reservations", older_than=older_than)
@@ -86,7 +87,3 @@ def _with_reservations(account: Row, sums: Mapping[int, Amounts]) -> BudgetState
 
 def _amounts(row: Row) -> Amounts:
     return Amounts(*(float(row[name]) for name in NAMES))
-
-
-def _now(tx: Transaction) -> float:
-    return float(tx.all("read_clock")[0]["now"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
+from pellucid.approvals.numbers import integral
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import CallKind, CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
 from pellucid.durable.store.runs import BATCH, Entries, advance, insert_calls, write_entries, write_events
@@ -41,7 +43,7 @@ def settle(
     trace: JSONValue = None,
 ) -> Settlement:
     """Settle a call once, and count down the pending calls of its run; only of a certain run, if one is given."""
-    digest = digest or digest_of(status, output)
+    digest = digest or digest_of(status, integral(output))
     values = {"payload": dump_optional(output), "digest": digest, "trace": dump_optional(trace), "run_id": run_id}
     settlement = _settled(tx, {"id": result_id, "status": status, "is_overdue": 0, **values}, events)
     if settlement is not None:
@@ -49,6 +51,10 @@ def settle(
     row = tx.one("find_call", id=result_id)
     if row is None or row["run_id"] != (run_id or row["run_id"]):
         return Settlement("unknown")
+    if row["status"] == "processing":
+        if (expiry := _expire(tx, row)) is not None:
+            return replace(expiry, outcome="late", has_expired=True)
+        row = tx.all("find_call", id=result_id)[0]  # another transaction has just settled it
     return _repeated(tx, row, status, digest)
 
 
@@ -70,7 +76,7 @@ def _settled(tx: Transaction, values: Mapping[str, Any], events: Sequence[JSONVa
 def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement:
     """Return the outcome for a call that was settled before."""
     outcome: SettlementOutcome = "conflict"
-    if row["digest"] == digest and row["status"] == status:
+    if row["status"] == status and row["digest"] == digest:
         outcome = "duplicate"
     elif row["status"] in {"expired", "cancelled"}:
         outcome = "late"
@@ -78,6 +84,12 @@ def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement
         outcome = "unknown"
     run = tx.one("find_pending", id=row["run_id"])
     return Settlement("unknown") if run is None else Settlement(outcome, call_record(row), run["pending"])
+
+
+def _expire(tx: Transaction, row: Row) -> Settlement | None:
+    """Settle a call if it is past its deadline."""
+    values = {"status": "expired", "is_overdue": 1, "payload": None, "digest": _EXPIRED, "trace": None, "run_id": None}
+    return _settled(tx, {"id": row["id"], **values}, [_expired(row["id"], row["kind"])])
 
 
 def _expired(result_id: str, kind: CallKind) -> JSONObject:
@@ -89,9 +101,7 @@ def _expired(result_id: str, kind: CallKind) -> JSONObject:
 
 def expire(tx: Transaction) -> tuple[Settlement, ...]:
     """Settle calls past their deadline; at most a batch."""
-    rows = tx.all("overdue", limit=BATCH)
-    values = {"status": "expired", "is_overdue": 1, "payload": None, "digest": _EXPIRED, "trace": None, "run_id": None}
-    settlements = [_settled(tx, {"id": row["id"], **values}, [_expired(row["id"], row["kind"])]) for row in rows]
+    settlements = [_expire(tx, row) for row in tx.all("overdue", limit=BATCH)]
     return tuple(settlement for settlement in settlements if settlement is not None)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from pellucid.durable.store.database import Transaction
-from pellucid.durable.store.records import FINAL, ConversationPage, Turn
+from pellucid.durable.store.records import FINAL, ConversationPage, RunStatus, Turn
 from pellucid.durable.store.values import Row, call_record, is_given_up, journal_entry, run_record
 from pellucid.errors import ConversationBusy
 
@@ -93,13 +93,14 @@ def conversation(tx: Transaction, conversation: str, before: int, limit: int) ->
     )
 
 
-def purge(tx: Transaction, older_than: float, limit: int) -> list[str]:
-    """Delete conversations whose runs have all ended some time ago, and these runs; return their ids."""
-    ids: list[str] = []
+def purge(tx: Transaction, older_than: float, limit: int) -> list[tuple[str, RunStatus]]:
+    """Delete conversations whose runs have all ended some time ago, and these runs; return their ids and statuses."""
+    ended: list[tuple[str, RunStatus]] = []
     for row in tx.all("delete_idle_conversations", older_than=older_than, limit=limit):
-        ids += [run["id"] for run in tx.all("delete_runs_of_conversation", conversation=row["id"])]
+        runs = tx.all("delete_runs_of_conversation", conversation=row["id"])
+        ended += [(run["id"], run["status"]) for run in runs]
         tx.all("delete_turns", conversation=row["id"])
-    return ids
+    return ended
 
 
 def _turn(tx: Transaction, row: Row) -> Turn:

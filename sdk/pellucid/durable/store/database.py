@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from pellucid.durable.store.records import Changes, RunDue
 from pellucid.durable.store.values import Row
@@ -16,6 +16,10 @@ Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Row]]
 Channel: TypeAlias = Literal["work", "events", "callbacks"]
 """`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended;
 `callbacks` with an empty key: a state is to be delivered."""
+
+
+FULL_DISK: Final = "has a full disk"
+"""`reason` of a `StoreUnavailable`."""
 
 
 class Transaction:
@@ -74,15 +78,22 @@ class TransactionLost(Exception):
         is_outcome_unknown: Whether it may have been committed.
         is_transient: Whether repeating it can help.
         is_committed: Whether it was committed, and only what follows it was lost.
+        is_full: Whether the disk of the database is full.
     """
 
     def __init__(
-        self, *, is_outcome_unknown: bool = False, is_transient: bool = True, is_committed: bool = False
+        self,
+        *,
+        is_outcome_unknown: bool = False,
+        is_transient: bool = True,
+        is_committed: bool = False,
+        is_full: bool = False,
     ) -> None:
         super().__init__()
         self.is_committed = is_committed
         self.is_outcome_unknown = is_outcome_unknown
         self.is_transient = is_transient
+        self.is_full = is_full
 
 
 class Database(Protocol):
@@ -101,6 +112,14 @@ class Database(Protocol):
     readers: int
     poll: float
     can_send: bool
+
+    def schema(self) -> tuple[int | str, int]:
+        """Return version and revision of the schema, without changing it; see `statements.schema`.
+
+        Raises:
+            TransactionLost: the database is not available.
+        """
+        ...
 
     def open(self) -> None:
         """Create the schema, or bring it to the current version.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,8 +22,22 @@ _EVENT_POLLS: Final = 10
 notification of them, while the expiry of a lease, which makes work, never has one."""
 
 
+_CLOCK_INTERVAL: Final = 60.0
+"""Seconds for which a reading of the database's clock is used, with the time that has passed since."""
+
+
 class LiveMethods(Transactions):
-    """What readers of a run need while they wait."""
+    """What readers of a run need while they wait, and the time of the database."""
+
+    _clock: tuple[float, float] | None = None
+
+    async def now(self) -> float:
+        """Return the time by the database's clock, in seconds since the epoch, as are all times of the store."""
+        if self._clock is None or time.monotonic() - self._clock[0] > _CLOCK_INTERVAL:
+            reading = await self._read(queries.now)
+            self._clock = (time.monotonic(), reading)
+        read_at, reading = self._clock
+        return reading + time.monotonic() - read_at
 
     @property
     def event_poll(self) -> float:

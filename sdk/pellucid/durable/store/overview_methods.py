@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from pellucid.durable.store import budgets, overviews, queries, runs
+from pellucid.durable.store import overviews, queries
 from pellucid.durable.store.details import RunDetails, details
 from pellucid.durable.store.overviews import MAX_LISTED, STATUSES, RunFilter, RunPage, RunQuery, start_of
-from pellucid.durable.store.records import FINAL, CallKind, CallRecord, RunStatus
+from pellucid.durable.store.records import CallKind, CallRecord
 from pellucid.durable.store.transactions import Transactions, seconds
 from pellucid.durable.store.troubles import Trouble, troubles
 from pellucid.errors import ConfigError
@@ -78,32 +78,3 @@ class OverviewMethods(Transactions):
     async def troubles(self, *, limit: int = 20) -> tuple[Trouble, ...]:
         """Return what does not go on by itself, or not soon; at most `limit` of each kind."""
         return await self._read(partial(troubles, limit=limit))
-
-    async def purge(self, older_than: float, *, status: RunStatus | None = None, dry_run: bool = False) -> int:
-        """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
-
-        Their ids and idempotency keys can be used again, and results of their calls are of unknown calls. The runs of a
-        conversation are deleted together, once the last of them ended so long ago. So are accounts of budgets whose
-        period is over, if they were not used for so long.
-
-        Args:
-            older_than: Seconds.
-            status: Only runs that ended so, of no conversation; without budgets.
-            dry_run: Delete nothing, and return what would be deleted.
-
-        Returns:
-            The number of runs.
-
-        Raises:
-            ConfigError: the status is not that of runs that have ended.
-        """
-        if status is not None and status not in FINAL:
-            raise ConfigError(f"purge(status={status!r}): must be one of {', '.join(sorted(FINAL))}")
-        number, age = 0, seconds(older_than)
-        if dry_run:
-            return await self._read(partial(runs.purgeable, older_than=age, status=status))
-        while batch := await self._write(partial(runs.purge, older_than=age, status=status)):
-            number += batch
-        if status is None:
-            await self._write(partial(budgets.purge, older_than=age))
-        return number

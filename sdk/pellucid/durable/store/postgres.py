@@ -89,10 +89,20 @@ class PostgresDatabase:
         self._stop: socket.socket | None = None
         self._watcher: threading.Thread | None = None
 
+    def schema(self) -> tuple[int | str, int]:
+        """Return version and revision of the schema."""
+        try:
+            with self._transaction() as (cursor, _):
+                return _version(cursor)
+        finally:
+            self._close_idle()
+
     def open(self) -> None:
         """Create the schema, or bring it to the current version."""
         with self._transaction() as (cursor, _):
             # Two processes that create the same schema at once would fail, also with IF NOT EXISTS.
+            # Indexes of large tables take a while, and another process may be making them.
+            cursor.execute("SET LOCAL statement_timeout = 0")
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
             version, revision = _version(cursor)
             try:
@@ -218,7 +228,14 @@ class PostgresDatabase:
             if cursor is not None:
                 cursor.connection.close()
             self._close_idle()
-            raise TransactionLost(is_outcome_unknown=is_committing, is_committed=is_committed) from error
+            # The server has answered that its disk is full: it has rolled back, and repeating does not help.
+            is_full = isinstance(error, psycopg.errors.DiskFull)
+            raise TransactionLost(
+                is_outcome_unknown=is_committing and not is_full,
+                is_transient=not is_full,
+                is_committed=is_committed,
+                is_full=is_full,
+            ) from error
         except BaseException:
             if cursor is not None:
                 self._roll_back(cursor)

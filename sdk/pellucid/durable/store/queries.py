@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
@@ -15,6 +15,7 @@ from pellucid.durable.store.records import (
     PendingCalls,
     RetryingRuns,
     RunRecord,
+    RunStatus,
     Statistics,
 )
 from pellucid.durable.store.values import (
@@ -25,7 +26,13 @@ from pellucid.durable.store.values import (
     status_of,
     stored_event,
 )
+from pellucid.durable.store.versions import find
 from pellucid.errors import UnknownRun
+
+
+def now(tx: Transaction) -> float:
+    """Return the time by the database's clock."""
+    return float(tx.all("read_clock")[0]["now"])
 
 
 def run(tx: Transaction, run_id: str) -> RunRecord | None:
@@ -88,21 +95,25 @@ def has_events(tx: Transaction, run_id: str, after: int) -> bool:
     return row["status"] in FINAL or tx.one("has_events", run_id=run_id, after=after) is not None
 
 
-def has_work(tx: Transaction, agents: Sequence[str], *, with_suspects: bool) -> bool:
+def has_work(
+    tx: Transaction, agents: Sequence[str], *, with_suspects: bool, versions: Mapping[str, str] | None
+) -> bool:
     """Return whether a run can be claimed."""
-    return tx.one("has_work", agents=dump(agents), with_suspects=int(with_suspects)) is not None
+    return find(tx, "has_work", versions, agents=dump(agents), with_suspects=int(with_suspects)) is not None
 
 
-def suspect(tx: Transaction, agents: Sequence[str], older_than: float) -> tuple[str, str] | None:
+def suspect(
+    tx: Transaction, agents: Sequence[str], older_than: float, versions: Mapping[str, str] | None
+) -> tuple[str, str] | None:
     """Return id and agent of the run that has waited for longest to be claimed alone."""
-    row = tx.one("find_suspect", agents=dump(agents), older_than=older_than)
+    row = find(tx, "find_suspect", versions, agents=dump(agents), older_than=older_than)
     return None if row is None else (row["id"], row["agent"])
 
 
 def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
     """Return what the store holds."""
     counts = tx.all("count_open_runs" if is_open_only else "count_runs")
-    numbers = {"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts}
+    numbers: dict[RunStatus, int] = {"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts}
     retrying = tuple(RetryingRuns(**row) for row in tx.all("count_retrying"))
     if number := sum(runs.number for runs in retrying):
         numbers |= {"retrying": number, "due": numbers["due"] - number}

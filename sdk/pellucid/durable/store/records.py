@@ -374,12 +374,14 @@ class Settlement:
         call: The call as it is now; None if unknown.
         pending: Calls of the run that are still processing.
         is_run_due: Whether this settlement was the last that the run waited for.
+        has_expired: Whether the call has expired just now, because this settlement came after its deadline.
     """
 
     outcome: SettlementOutcome
     call: CallRecord | None = None
     pending: int = 0
     is_run_due: bool = False
+    has_expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +445,15 @@ class DueRuns:
     agent: str
     number: int
     age: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRuns:
+    """Open runs of one agent that only workers of one version of it continue. Attributes: number: Of these runs."""
+
+    agent: str
+    version: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

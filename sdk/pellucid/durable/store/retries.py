@@ -65,6 +65,7 @@ def retry(tx: Transaction, run_id: str, events: Sequence[JSONValue]) -> Retry:
     if row is None:  # another caller was faster
         return Retry("open", run_record(tx.all("find_run", id=run_id)[0]))
     tx.all("forget_attempts", run_id=run_id)
+    tx.all("delete_version", run_id=run_id)
     # `can_repeat` lets earlier releases take the entry for one that changes no state.
     entry = {f"{RETRIED}:{row['fence']}": {"step": RETRIED, "can_repeat": True}}
     write_entries(tx, run_id, row["fence"], row["last_seq"] - len(events), entry)

@@ -37,7 +37,8 @@ class RetryMethods(CallbackMethods):
     async def retry(self, run_id: str, events: Sequence[JSONValue] = ()) -> Retry:
         """Make a run due again that failed, was given up or was cancelled, with its journal and its checkpoint.
 
-        Calls that were cancelled with it stay cancelled. `events` are written if the outcome is `due`.
+        Calls that were cancelled with it stay cancelled. Workers of any version of its agent may continue it. `events`
+        are written if the outcome is `due`.
 
         Raises:
             ConversationBusy: another run of its conversation has not ended; nothing was written.

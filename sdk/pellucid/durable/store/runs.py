@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
-from pellucid.durable.store import conversations
+from pellucid.durable.store import conversations, versions
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
-    FINAL,
     QUARANTINE,
     CallRecord,
     Cancellation,
@@ -19,7 +18,6 @@ from pellucid.durable.store.records import (
     Lease,
     NewCall,
     PassEnd,
-    RunStatus,
     Submission,
 )
 from pellucid.durable.store.values import (
@@ -42,8 +40,6 @@ Entries = Mapping[str, JSONValue]
 
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
-
-_RETRIES: Final = ("delete_retries", "delete_version")
 
 
 def submit(
@@ -94,20 +90,21 @@ class Claiming:
     lease: float
     max_expired_leases: int | None
     with_suspects: bool
+    versions: Mapping[str, str] | None
 
     def any(self, tx: Transaction, agents: Sequence[str]) -> Row | None:
         """Claim the oldest run that can be continued; fail it if its leases expired too often."""
-        return self._claimed(tx, tx.one("claim", agents=dump(list(agents)), **self._parameters))
+        return self._claim(tx, "claim", agents=dump(list(agents)))
 
     def one(self, tx: Transaction, run_id: str, agent: str) -> Row | None:
         """Claim one run if it can be continued; fail it if its leases expired too often."""
-        return self._claimed(tx, tx.one("claim_run", id=run_id, agent=agent, **self._parameters))
+        return self._claim(tx, "claim_run", id=run_id, agent=agent)
 
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        return {"worker": self.worker, "lease": self.lease, "with_suspects": int(self.with_suspects)}
-
-    def _claimed(self, tx: Transaction, row: Row | None) -> Row | None:
+    def _claim(self, tx: Transaction, statement: str, **subject: str) -> Row | None:
+        parameters = {**subject, "worker": self.worker, "lease": self.lease, "with_suspects": int(self.with_suspects)}
+        row = versions.find(tx, statement, self.versions, **parameters)
+        if row is not None and self.versions is not None:
+            tx.all("pin_run", run_id=row["id"], version=self.versions[row["agent"]])
         if row is None or self.max_expired_leases is None:
             return row
         if row["expired_leases"] < QUARANTINE + self.max_expired_leases:
@@ -321,26 +318,6 @@ def recover(tx: Transaction) -> tuple[str, ...]:
     for row in rows:
         tx.notify_due(row["agent"], row["id"], row["fence"])
     return tuple(row["id"] for row in rows)
-
-
-def purge(tx: Transaction, older_than: float, status: RunStatus | None) -> int:
-    """Delete runs that ended some time ago, with all that belongs to them; at most a batch of each status."""
-    ids = conversations.purge(tx, older_than, BATCH) if status is None else []
-    for each in FINAL if status is None else (status,):
-        ids += [row["id"] for row in tx.all("delete_ended", status=each, older_than=older_than, limit=BATCH)]
-    for run_id in ids:
-        for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback", *_RETRIES):
-            tx.all(statement, run_id=run_id)
-    return len(ids)
-
-
-def purgeable(tx: Transaction, older_than: float, status: RunStatus | None) -> int:
-    """Return how many runs `purge` would delete."""
-    counts = [] if status is not None else tx.all("count_idle", older_than=older_than)
-    numbers = [row["number"] for row in counts]
-    for each in FINAL if status is None else (status,):
-        numbers += [row["number"] for row in tx.all("count_ended", status=each, older_than=older_than)]
-    return sum(numbers)
 
 
 def fenced(tx: Transaction, claim: Claim) -> Fenced | UnknownRun:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -71,6 +71,16 @@ class SQLiteDatabase:
         self._wakeups: Wakeups | None = None
         self._watcher: threading.Thread | None = None
         self._is_closed = threading.Event()
+
+    def schema(self) -> tuple[int | str, int]:
+        """Return version and revision of the schema; of a file that does not exist, without making it."""
+        if not self._path.exists():
+            return 0, 0
+        with (
+            self._translated_errors(),
+            closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
+        ):
+            return _version(connection)
 
     def open(self) -> None:
         """Create the schema, or bring it to the current version."""
@@ -194,7 +204,10 @@ class SQLiteDatabase:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _NOT_A_STORE:
                 raise ConfigError(f"{self.name!r} is not a SQLite database, or a damaged one") from error
-            raise TransactionLost(is_transient=code in _TRANSIENT, is_committed=is_committed()) from error
+            is_full = code == sqlite3.SQLITE_FULL
+            raise TransactionLost(
+                is_transient=code in _TRANSIENT, is_committed=is_committed(), is_full=is_full
+            ) from error
 
 
 def _version(connection: sqlite3.Connection) -> tuple[int | str, int]:

@@ -19,6 +19,9 @@ REVISION: Final = 5
 
 OTHER_DATABASE: Final = "the database of something else"
 
+_CLAIMS: Final = ("claim", "claim_run", "find_suspect", "has_work")
+"""Statements that workers of a version have of their own, so that other workers do not pay for them."""
+
 _HEADER: Final = re.compile(r"^-- (\w+)(?::.*)?$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 
@@ -27,7 +30,8 @@ _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 def statements(dialect: str) -> Mapping[str, str]:
     """Return the statements of a dialect by name, with `:name` for parameters."""
     texts = {**_named(_text("statements.sql")), **_named(_text(f"{dialect}.sql"))}
-    clock = texts.pop("now")
+    clock, is_mine = texts.pop("now"), texts.pop("is_mine")
+    texts |= {f"{name}_of_version": texts[name].replace("AND agent ", f"AND {is_mine} AND agent ") for name in _CLAIMS}
     return {name: text.replace("@now", clock) for name, text in texts.items()}
 
 

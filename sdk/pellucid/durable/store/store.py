@@ -28,6 +28,8 @@ from pellucid.durable.store.records import (
     Statistics,
     Submission,
 )
+from pellucid.durable.store.retention import RetentionMethods
+from pellucid.durable.store.schema_methods import SchemaMethods
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.durable.store.worker_methods import WorkerMethods
@@ -39,7 +41,9 @@ from pellucid.types import JSONValue
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
-class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, OverviewMethods, LiveMethods):
+class RunStore(
+    ClaimMethods, WorkerMethods, ConversationMethods, OverviewMethods, RetentionMethods, SchemaMethods, LiveMethods
+):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -285,8 +289,8 @@ class RunStore(ClaimMethods, WorkerMethods, ConversationMethods, OverviewMethods
     ) -> Settlement:
         """Settle a call; if the run waited for it as its last one, make the run due and wake a worker.
 
-        The first settlement wins; the outcome of a later one says how it compares. A result that comes after the
-        deadline is accepted until `expire` has settled the call.
+        The first settlement wins; the outcome of a later one says how it compares. One that comes after the deadline
+        is late: it settles the call as expired, if nothing has yet.
 
         Args:
             result_id: Id of the result, or of the approval.

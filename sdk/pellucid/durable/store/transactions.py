@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from pellucid.concurrency.per_loop import PerLoop
-from pellucid.durable.store.database import Database, Transaction, TransactionLost
+from pellucid.durable.store.database import FULL_DISK, Database, Transaction, TransactionLost
 from pellucid.durable.store.records import Changes
 from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
 from pellucid.errors import ConfigError, StoreError, StoreUnavailable
@@ -202,8 +202,9 @@ class Transactions:
             except TransactionLost as lost:
                 is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
                 if not lost.is_transient or anyio.current_time() + delay > until:
+                    reason = FULL_DISK if lost.is_full else "is not available"
                     raise StoreUnavailable(
-                        self._database.name, is_outcome_unknown=is_outcome_unknown
+                        self._database.name, is_outcome_unknown=is_outcome_unknown, reason=reason
                     ) from lost.__cause__
             await anyio.sleep(delay)
             delay = min(2 * delay, 1.0)

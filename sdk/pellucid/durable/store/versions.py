@@ -1,20 +1,25 @@
-"""Transactions on versions: a run that only workers of one version of its agent may continue."""
+"""Versions: a run that only workers of one version of its agent may continue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import PinnedRuns
-from pellucid.durable.store.values import Row
+from pellucid.durable.store.values import Row, dump
 
 
-def pin(tx: Transaction, row: Row, versions: Mapping[str, str] | None) -> None:
-    """Pin a run that has just been claimed to the version of its worker, unless it is pinned already."""
-    if versions is not None:
-        tx.all("pin_run", run_id=row["id"], version=versions[row["agent"]])
+def find(tx: Transaction, statement: str, versions: Mapping[str, str] | None, /, **parameters: Any) -> Row | None:
+    """Return the first row of a statement about runs that a worker may claim, which has these versions of its agents.
+
+    A worker without versions may claim all runs.
+    """
+    if versions is None:
+        return tx.one(statement, **parameters)
+    return tx.one(f"{statement}_of_version", versions=dump({**versions}), **parameters)
 
 
 def pinned(tx: Transaction) -> tuple[PinnedRuns, ...]:
-    """Return the open runs that are pinned, by agent and version."""
+    """Return the numbers of open runs that are pinned, by agent and version."""
     return tuple(PinnedRuns(**row) for row in tx.all("count_pinned"))

@@ -22,10 +22,10 @@ async def enqueued(run: Run, b: Boundary, call: Call) -> JSONObject | Enqueued:
     """Run the tool of a call, which dispatches it; in a durable run, only once it is registered, and once only."""
     pausing_of(run)
     request = _new_request(run, b, call.tool.tool, call.id, call.arguments)
-    ctx = context_of(run, call, progress=progress(run, b, call), external=_external_call(run, request))
     check_running(run)
     registration = await run.journal.register(run, b, request)
     if registration == "new":
+        ctx = context_of(run, call, progress=progress(run, b, call), external=_external_call(run, request))
         await within_timeout(run, call, ctx)
         if run.journal.is_durable and not request.takes_place:  # otherwise once its span has ended
             return await shielded(_mark_dispatched, run, b, request)
@@ -58,12 +58,12 @@ def _new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments
 
 def _external_call(run: Run, request: ExternalRequest) -> ExternalCall:
     """Return what the tool hands to the other process."""
-    url, token = run.journal.completion_of(request) or (None, None)
+    url, token, expires_at = run.journal.completion_of(request)
     return ExternalCall(
         result_id=request.result_id,
         complete_path=f"/async-tools/{request.result_id}/complete",
         complete_url=url,
         token=token,
-        expires_at=instant(request.expires_at) if request.expires_at is not None else None,
+        expires_at=instant(expires_at) if expires_at is not None else None,
         headers=request.trace,
     )

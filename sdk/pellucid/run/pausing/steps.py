@@ -18,7 +18,7 @@ from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import shielded
 from pellucid.messages import Message, ToolResult, dump_messages, dump_part
 from pellucid.models import ModelResponse
-from pellucid.run.journal import ANSWER, BEGUN, RESULT, STARTED, Journal, NestedJournal, Registration
+from pellucid.run.journal import ANSWER, BEGUN, RESULT, STARTED, CallAddress, Journal, NestedJournal, Registration
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.run_journal import RunJournal
 from pellucid.run.state import Run
@@ -85,7 +85,7 @@ class DurableJournal(RunJournal):
         return self.inner.is_continued_elsewhere()
 
     @override
-    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+    def completion_of(self, request: ExternalRequest) -> CallAddress:
         return self.inner.completion_of(request)
 
     @override

@@ -4,6 +4,10 @@
 -- now: of the statement, which an index can be searched for
 extract(epoch FROM statement_timestamp())::double precision
 
+-- is_mine: condition of claims by workers of a version
+NOT EXISTS (SELECT 1 FROM run_versions WHERE run_versions.run_id = runs.id
+    AND run_versions.version <> CAST(:versions AS json) ->> runs.agent)
+
 -- claim: due, oldest first; otherwise an expired lease, in the order of an index: that of a sort would read all entries
 -- of runs that were running once, until a vacuum
 UPDATE runs
@@ -62,7 +66,8 @@ WITH locked AS (
         settlement_trace = :trace
     FROM locked
     WHERE calls.id = :id AND calls.run_id = locked.id AND calls.settled_at IS NULL
-        AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)
+        AND CASE WHEN CAST(:is_overdue AS integer) = 0 THEN calls.deadline IS NULL OR calls.deadline > @now
+            ELSE calls.deadline <= @now END
     RETURNING calls.*
 )
 UPDATE runs

@@ -3,6 +3,10 @@
 -- now
 (julianday('now') - 2440587.5) * 86400.0
 
+-- is_mine: condition of claims by workers of a version
+NOT EXISTS (SELECT 1 FROM run_versions WHERE run_versions.run_id = runs.id
+    AND run_versions.version <> (SELECT value FROM json_each(:versions) WHERE json_each.key = runs.agent))
+
 -- claim: due, oldest first; otherwise an expired lease
 UPDATE runs
 SET status = 'running', fence = fence + 1,
@@ -49,7 +53,7 @@ ORDER BY created_at DESC, runs.id DESC
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
 WHERE id = :id AND run_id = COALESCE(:run_id, run_id) AND settled_at IS NULL
-    AND (:is_overdue = 0 OR deadline <= @now)
+    AND CASE WHEN :is_overdue = 0 THEN deadline IS NULL OR deadline > @now ELSE deadline <= @now END
 RETURNING *
 
 -- count_down: after a call was settled

@@ -171,6 +171,13 @@ UPDATE retries SET attempts = 0, next_at = NULL WHERE run_id = :run_id
 -- delete_retries
 DELETE FROM retries WHERE run_id = :run_id
 
+-- pin_run: at its first claim by a worker of a version
+INSERT INTO run_versions (run_id, version) VALUES (:run_id, :version) ON CONFLICT (run_id) DO NOTHING
+
+-- count_pinned
+SELECT agent, version, count(*) AS number FROM runs JOIN run_versions ON run_versions.run_id = runs.id
+WHERE status IN ('due', 'running', 'waiting') GROUP BY agent, version ORDER BY agent, version
+
 -- delete_version
 DELETE FROM run_versions WHERE run_id = :run_id
 
@@ -383,7 +390,8 @@ WHERE (id, last_turn) IN (
 RETURNING id
 
 -- delete_runs_of_conversation
-DELETE FROM runs WHERE id IN (SELECT run_id FROM turns WHERE conversation = :conversation) RETURNING id
+DELETE FROM runs WHERE id IN (SELECT run_id FROM turns WHERE conversation = :conversation)
+RETURNING id, status
 
 -- delete_turns
 DELETE FROM turns WHERE conversation = :conversation

@@ -1,0 +1,60 @@
+"""A reader without telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+
+
+class NoTelemetry:
+    """Reader of a store in which there is nothing, for pages that show other things; see `Reader`."""
+
+    def runs(self, **filters: Any) -> list[RunRow]:
+        """Return no runs."""
+        return []
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return no run."""
+        return None
+
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return no runs."""
+        return []
+
+    def spans(self, run_id: str) -> list[SpanRow]:
+        """Return no spans."""
+        return []
+
+    def bodies(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return no texts."""
+        return {}
+
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return no catalogues."""
+        return {}
+
+    def events(self, run_id: str) -> list[EventRow]:
+        """Return no events."""
+        return []
+
+    def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
+        """Return no events."""
+        return []
+
+    def hubs(self, since: int, until: int) -> list[HubRow]:
+        """Return no hubs."""
+        return []
+
+    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+        """Return no boundaries."""
+        return []
+
+    def in_flight(self) -> list[SpanRow]:
+        """Return no boundaries."""
+        return []
+
+    def changes(self) -> int:
+        """Return the number of writes: none."""
+        return 0

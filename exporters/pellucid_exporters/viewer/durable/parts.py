@@ -1,0 +1,37 @@
+"""Parts that the pages of durable runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid.errors import StoreUnavailable
+from pellucid_exporters.viewer.pages import render
+
+if TYPE_CHECKING:
+    from pellucid_exporters.viewer.durable.routes import DurablePages
+
+
+def durable_of(request: Request) -> DurablePages:
+    """Return the durable runs of the application."""
+    pages: DurablePages = request.app.state.durable
+    return pages
+
+
+async def shown(request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
+    """Return a page; templates see with `csrf` whether its reader may act."""
+    pages = durable_of(request)
+    csrf = pages.actions.form_token(request) if pages.actions is not None else None
+    signed_out = pages.actions is not None and csrf is None
+    shared = {"csrf": csrf, "is_signed_out": signed_out, **values}
+    return await run_in_threadpool(render, request, name, shared, status)
+
+
+def unavailable(error: StoreUnavailable) -> HTTPException:
+    """Return the problem of a store that does not answer."""
+    return HTTPException(503, f"The store of durable runs does not answer: {error}.")

@@ -1,0 +1,14 @@
+"""Numbers of JSON, in which 1 and 1.0 are one."""
+
+from __future__ import annotations
+
+from pellucid.types import JSONValue
+
+
+def integral(value: JSONValue) -> JSONValue:
+    """Return a JSON value with integers for floats of the same value: both are one number (RFC 8259, section 6)."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {name: integral(item) for name, item in value.items()}
+    return [integral(item) for item in value] if isinstance(value, list | tuple) else value
