@@ -17,8 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,79 @@ async def growth(database: Database, sizes: tuple[int, ...], number: int) -> Non
                 print(f"{database.name:11} {size:6} waiting   {name:6} {median * 1000:6.2f} ms   {ratio:5.2f} of first")
 
 
+LISTS: dict[str, dict[str, Any]] = {
+    "newest": {},
+    "open": {"status": "open"},
+    "failed": {"status": "failed"},
+    "agent": {"agent": "agent-1"},
+    "agent, completed": {"agent": "agent-1", "status": "completed"},
+    "older": {"older_than": 86_400.0},
+    "worker": {"worker": "worker-2"},
+    "key": {"key": "key-7"},
+    "text, not found": {"text": "nothing like this"},
+}
+
+
+async def lists(database: Database, folder: Path, rounds: int, number: int) -> None:
+    """Print what pages of lists and descriptions take with 1,000 and with 100,000 runs, in pairs."""
+    sizes = (1_000, 100_000)
+    async with AsyncExitStack() as stack:
+        stores = []
+        for size in sizes:
+            url = f"sqlite:///{folder}/list-{size}.db" if database.name == "SQLite" else database.url
+            options = {} if database.name == "SQLite" else {"schema": f"list_{size}"}
+            store = await stack.enter_async_context(open_store(url, **options))
+            await anyio.to_thread.run_sync(fill, database, url, options.get("schema"), size)
+            stores.append(store)
+
+        async def describe(store: RunStore) -> None:
+            await DurableRuns(store, []).describe("run-7")
+
+        works: dict[str, Callable[[RunStore], Coroutine[Any, Any, Any]]] = {
+            name: partial(page, filters=filters) for name, filters in LISTS.items()
+        }
+        for name, work in {**works, "describe": describe}.items():
+            samples: list[list[float]] = [[], []]
+            for _ in range(rounds * number // 10):
+                for store, seconds in zip(stores, samples, strict=True):
+                    start = time.perf_counter()
+                    await work(store)
+                    seconds.append(time.perf_counter() - start)
+            few, many = (statistics.median(seconds) for seconds in samples)
+            ratio = statistics.median(b / a for a, b in zip(*samples, strict=True))
+            print(
+                f"{database.name:11} list {name:17} {few * 1000:6.2f} ms of {sizes[0]:,} runs   "
+                f"{many * 1000:6.2f} ms of {sizes[1]:,}   {ratio:5.2f} of it"
+            )
+
+
+async def page(store: RunStore, filters: dict[str, Any]) -> None:
+    """Read the first page of a list."""
+    await store.list_runs(**filters)
+
+
+def fill(database: Database, url: str, schema: str | None, size: int) -> None:
+    """Store runs of three agents, in all statuses, of which 20 are running, and analyze the table."""
+    statement = (
+        f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {size}) "
+        "INSERT INTO runs (id, agent, status, fence, lease_owner, lease_until, due_at, idempotency_key, request, "
+        "request_digest, created_at, updated_at) SELECT 'run-' || n, 'agent-' || (n % 3), CASE WHEN n % 20 = 0 THEN "
+        f"'failed' WHEN n % 2 = 1 THEN 'completed' WHEN n % 50 = 2 AND n > {size - 1000} THEN 'running' "
+        "ELSE 'waiting' END, 1, 'worker-' || "
+        "(n % 4), CASE WHEN n % 50 = 2 THEN 4e9 END, NULL, 'key-' || n, "
+        f'\'{{"messages": ["{"x" * 1000}"], "identity": null}}\', \'\', 1.7e9 + n, 1.7e9 + n FROM numbers'
+    )
+    if schema is None:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
+            file.execute(statement)
+            file.execute("ANALYZE")
+        return
+    with closing(database.connect()) as connection:
+        connection.execute(f"SET search_path = {schema}")
+        connection.execute(statement)
+        connection.execute("VACUUM ANALYZE runs")
+
+
 async def latency(database: Database, number: int) -> None:
     """Print the time from a settlement, of another store, to the claim of the run."""
     claims: dict[str, float] = {}
@@ -320,6 +394,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (5)")
     parser.add_argument("--number", type=int, default=400, help="transactions of a round (400)")
     parser.add_argument("--only", choices=["SQLite", "PostgreSQL"], help="one database; both unless given")
+    parser.add_argument("--lists", action="store_true", help="only lists and descriptions")
     parser.add_argument("--folder", type=Path, help="where SQLite's file is; a temporary folder unless given")
     arguments = parser.parse_args()
     print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} processors")
@@ -327,11 +402,15 @@ def main() -> None:
         for database in databases(Path(folder), server.url):
             if arguments.only not in {None, database.name}:
                 continue
+            if arguments.lists:
+                anyio.run(lists, database, Path(folder), arguments.rounds, arguments.number)
+                continue
             database.prepare()
             anyio.run(throughput, database, arguments.rounds, arguments.number)
             anyio.run(passes, database, arguments.rounds, max(arguments.number // 20, 1))
             anyio.run(latency, database, 100)
             anyio.run(growth, database, (100, 10_000), 100)
+            anyio.run(lists, database, Path(folder), arguments.rounds, arguments.number)
 
 
 if __name__ == "__main__":

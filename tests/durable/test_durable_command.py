@@ -131,6 +131,7 @@ def test_show_and_events(store_url: str, location: Location, capsys: pytest.Capt
 def test_calls(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
     """The oldest first, of a tool or a kind, with their runs; 1 if no run waits."""
     assert call(store_url, "calls") == 1
+    assert capsys.readouterr().out == "no run waits for such a call\n"
     run_id = within(location, partial(submit, text="wait"))
     location.execute("UPDATE calls SET created_at = created_at - 60")
     within(location, partial(submit, text="wait"))

@@ -39,6 +39,7 @@ from pellucid.durable.store.records import (
 )
 from pellucid.durable.store.store import RunStore
 from pellucid.durable.store.stores import PostgresStore, SQLiteStore, open_store
+from pellucid.durable.store.troubles import Trouble, TroubleKind
 from pellucid.durable.store.values import Encoded
 from pellucid.durable.store.workers import WorkerRecord
 
@@ -84,6 +85,8 @@ __all__ = [
     "StoredEvent",
     "Streak",
     "Submission",
+    "Trouble",
+    "TroubleKind",
     "Turn",
     "WorkerRecord",
     "open_store",

@@ -112,7 +112,7 @@ class RunQuery:
         if self.key is not None:
             return "newest_of_key", {"key": self.key}
         if self.worker is not None:
-            return "newest_of_status", {"status": "running"}
+            return "newest_of_worker", {"worker": self.worker}
         if self.status == "open":
             return "newest_open", {}
         if self.agent is not None and self.status in (None, "completed"):  # most runs are completed
@@ -127,7 +127,7 @@ class RunQuery:
         """Whether runs that the statement returns may be left out."""
         few = {"queued", "due", "retrying"}
         both = self.agent is not None and self.status is not None
-        return self.text is not None or self.worker is not None or self.status in few or both
+        return self.text is not None or self.status in few or both
 
     def matches(self, row: Row) -> bool:
         """Return whether a run is asked for."""

@@ -36,6 +36,11 @@ WHERE status = :status AND (created_at, id) < (:created_at, :id) ORDER BY create
 SELECT id, created_at FROM runs
 WHERE agent = :agent AND (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
 
+-- newest_of_worker: of the runs that are running, which are as many as workers have slots
+SELECT id, created_at FROM runs
+WHERE status = 'running' AND lease_owner = :worker AND (created_at, id) < (:created_at, :id)
+ORDER BY created_at DESC, id DESC LIMIT :limit
+
 -- newest_of_key: one at most
 SELECT id, created_at FROM runs WHERE idempotency_key = :key AND (created_at, id) < (:created_at, :id) LIMIT :limit
 
