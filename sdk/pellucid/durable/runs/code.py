@@ -11,7 +11,7 @@ from pellucid.agent import Agent, configuration_of
 from pellucid.durable.store import Claim
 from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.errors import ConfigError
-from pellucid.setup import Setup
+from pellucid.run.state import Setup
 from pellucid.tools.functions import name_of
 
 OnChange: TypeAlias = Literal["continue", "wait"]

@@ -35,7 +35,7 @@ async def retried(
     if not isinstance(outcome, Exception) or isinstance(outcome, JournalError):
         return None
     before = await store.streak(claim.run.id)
-    failure = FailedPass(before.attempts + 1, error_type_of(outcome), run.scope.text_of(outcome))
+    failure = FailedPass(before.attempts + 1, error_type_of(outcome), run.scope.text_of(outcome) or "")
     delay = policy.delay(outcome, before) if policy is not None and journal.cancel_reason is None else None
     if delay is None:
         return failure

@@ -283,7 +283,7 @@ async def _fail(store: RunStore, claim: Claim, error: Exception) -> PassOutcome:
     text = f"run {claim.run.id!r} cannot continue: {': '.join(filter(None, (error_type, reason)))}"
     _log.error("durable_run.failed %s", text)
     try:
-        failure = FailedPass((await store.streak(claim.run.id)).attempts + 1, error_type, reason)
+        failure = FailedPass((await store.streak(claim.run.id)).attempts + 1, error_type, reason or "")
         return await _finish(store, claim, "failed", {"error": text, "error_type": error_type}, failure)
     except StoreError as failure:  # the next worker fails it
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, failure)

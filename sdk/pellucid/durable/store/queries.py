@@ -125,7 +125,7 @@ def suspect(
 def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
     """Return what the store holds."""
     counts = tx.all("count_open_runs" if is_open_only else "count_runs")
-    numbers = {"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts}
+    numbers: dict[RunStatus, int] = {"queued" if row["is_queued"] else row["status"]: row["number"] for row in counts}
     retrying = tuple(RetryingRuns(**row) for row in tx.all("count_retrying"))
     if number := sum(runs.number for runs in retrying):
         numbers |= {"retrying": number, "due": numbers["due"] - number}
