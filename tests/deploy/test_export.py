@@ -163,7 +163,7 @@ def test_commands_take_the_arguments_of_containers(exported: Objects) -> None:
         commands[command].add_arguments(parser)
         parser.parse_args(arguments)  # ends the process if it does not take them
         paths = {container[key]["httpGet"]["path"] for key in container if "httpGet" in str(container[key])}
-        assert paths == {"alerts": {"/-/healthy"}, "serve": PROBES, "worker": set()}[command]
+        assert paths == {"alerts": {"/-/healthy"}, "serve": PROBES, "worker": PROBES}[command]
 
 
 PELLUCID = {"alerts", "serve", "worker"}

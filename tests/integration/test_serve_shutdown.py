@@ -47,7 +47,7 @@ def test_sigterm_gives_the_run_back_and_ends_streams(folder: Path) -> None:
     """The process exits with 0 within seconds, in the middle of a run that clients follow; the run is due at once."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
-    with started(f"pellucid serve slow:agent --port {port} --lease 600", folder) as server:
+    with started(f"pellucid serve slow:agent --port {port} --lease 600 --drain-timeout 0", folder) as server:
         wait_for(server, "Uvicorn running")
         with httpx.Client(base_url=base, timeout=PATIENCE) as http, contextlib.ExitStack() as streams:
             location = http.post("/runs", json={"input": "?"}, headers={"Prefer": "respond-async"}).headers["location"]

@@ -23,8 +23,10 @@ _SERVER_PORT: Final = 8000
 _METRICS_PORT: Final = 9464
 _REPLICAS: Final = 2
 _MOST_WORKERS: Final = 10
-_GRACE: Final = 45
-"""Seconds from SIGTERM to SIGKILL: open requests have 5 s, telemetry 5 s, and a tool that is interrupted the rest."""
+_DRAIN: Final = 30
+"""Seconds that runs have at SIGTERM to come to the end of a step."""
+_GRACE: Final = 60
+"""Seconds from SIGTERM to SIGKILL: giving runs back, open requests and telemetry have 5 s each, after that time."""
 
 
 def relay(setup: Setup) -> Iterator[dict[str, Any]]:
@@ -92,14 +94,23 @@ def _server(setup: Setup) -> dict[str, Any]:
 
 
 def _worker(setup: Setup) -> dict[str, Any]:
+    alive = {"httpGet": {"path": "/healthz", "port": "metrics"}}
     container = {
         "name": "worker",
         "image": setup.image,
-        "args": ["worker", *setup.agents, f"--metrics-port={_METRICS_PORT}", "--metrics-host=0.0.0.0"],
+        "args": [
+            "worker",
+            *setup.agents,
+            f"--metrics-port={_METRICS_PORT}",
+            "--metrics-host=0.0.0.0",
+            f"--drain-timeout={_DRAIN}",
+        ],
         "env": [*environment(setup, f"{setup.name}-worker"), *_secrets(setup, server=False)],
         "ports": [{"name": "metrics", "containerPort": _METRICS_PORT}],
-        # What a worker that is stuck holds, others take over when its lease ends; there is nothing to probe for that.
-        "readinessProbe": {"tcpSocket": {"port": "metrics"}},
+        "startupProbe": {**alive, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 30},
+        # Others take over its runs when their leases end, so there is no hurry.
+        "livenessProbe": {**alive, "timeoutSeconds": 5, "failureThreshold": 6},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "metrics"}, "periodSeconds": 5, "timeoutSeconds": 5},
         "resources": resources("250m", "256Mi", most="1Gi"),
     }
     return template(setup, "worker", container, terminationGracePeriodSeconds=_GRACE)

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.types import ASGIApp
 
@@ -28,7 +28,14 @@ SHUTDOWN: Final = 5
 """Seconds that open requests and streams get at the end."""
 
 
-async def listen(app: ASGIApp, host: str, port: int, on_stop: Callable[[], None] | None = None, **options: Any) -> bool:
+async def listen(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    on_stop: Callable[[], None] | None = None,
+    at_end: Callable[[], Awaitable[object]] | None = None,
+    **options: Any,
+) -> bool:
     """Serve until SIGTERM or SIGINT, and finish open requests; a second signal ends them.
 
     Return False if the server could not listen.
@@ -37,7 +44,8 @@ async def listen(app: ASGIApp, host: str, port: int, on_stop: Callable[[], None]
         app: The application.
         host: Address to listen on.
         port: Port.
-        on_stop: Called at a signal.
+        on_stop: Called at each signal.
+        at_end: Awaited when nothing is served any longer, while signals are still for `on_stop`.
         **options: Further ones of `uvicorn.Config`.
     """
     logging.getLogger("uvicorn.access").addFilter(hide_query)
@@ -58,6 +66,8 @@ async def listen(app: ASGIApp, host: str, port: int, on_stop: Callable[[], None]
         tasks.start_soon(stop_at_signal)
         with suppress(SystemExit):  # after an error, which uvicorn has logged
             await server.serve()
+        if at_end is not None and server.started:
+            await at_end()
         tasks.cancel_scope.cancel()
     return server.started
 

@@ -7,6 +7,7 @@ import math
 import os
 from argparse import ArgumentTypeError
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -240,11 +241,11 @@ def runs_of(
     )
 
 
-async def drain_at_signals(runs: DurableRuns, signals: AsyncIterator[signal.Signals], timeout: float) -> None:
-    """Drain at the first signal, and give everything back at the second."""
+async def drain_at_signals(runs: DurableRuns, signals: AsyncIterator[signal.Signals], first: float) -> None:
+    """Drain at the first signal, with this timeout, and give everything back at the second."""
+    timeouts = chain([first], repeat(0.0))
     async for _ in signals:
-        runs.drain(timeout)
-        timeout = 0.0
+        runs.drain(next(timeouts))
 
 
 def log_to_stderr() -> None:

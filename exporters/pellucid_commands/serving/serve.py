@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from importlib.util import find_spec
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
+from pellucid.concurrency.tasks import nothing
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.access import access_options
 from pellucid_commands.serving.access import add_arguments as add_access_arguments
@@ -21,7 +21,6 @@ from pellucid_commands.serving.options import (
     cannot_listen,
     check_store,
     completion_of,
-    drain_at_signals,
     log_to_stderr,
     opened_store,
     port_number,
@@ -36,7 +35,7 @@ from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.applications import Starlette
 
@@ -113,7 +112,7 @@ def run(options: Namespace) -> int:
 async def _serve_without_store(options: Namespace, agents: Sequence[Agent], app_options: Mapping[str, Any]) -> None:
     from pellucid.server import create_agent_app
 
-    if not await _listen(options, create_agent_app(agents, **app_options), anyio.CancelScope()):
+    if not await _listen(options, create_agent_app(agents, **app_options)):
         raise cannot_listen(options)
 
 
@@ -135,17 +134,18 @@ async def _serve(
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work)
-            has_listened = await _listen(options, app, lambda: runs.drain(next(timeouts)))
-            runs.drain(options.drain_timeout if has_listened else 0.0)
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                tasks.start_soon(drain_at_signals, runs, signals, 0.0)
-                await is_over.wait()
-                tasks.cancel_scope.cancel()
+            has_listened = await _listen(options, app, lambda: runs.drain(next(timeouts)), is_over.wait)
+            tasks.cancel_scope.cancel()
         if not has_listened:
             raise cannot_listen(options)
 
 
-async def _listen(options: Namespace, app: Starlette, drain: Callable[[], None]) -> bool:
+async def _listen(
+    options: Namespace,
+    app: Starlette,
+    drain: Callable[[], None] = nothing,
+    at_end: Callable[[], Awaitable[object]] | None = None,
+) -> bool:
     """Serve until a signal; then drain the worker, end streams, and finish open requests.
 
     Return False if the server could not listen.
@@ -156,7 +156,7 @@ async def _listen(options: Namespace, app: Starlette, drain: Callable[[], None])
         drain()
         app.state.drain()
 
-    return await listen(app, options.host, options.port, stop, limit_concurrency=options.max_connections)
+    return await listen(app, options.host, options.port, stop, at_end, limit_concurrency=options.max_connections)
 
 
 COMMAND: Final = Command(

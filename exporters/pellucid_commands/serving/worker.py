@@ -55,6 +55,8 @@ def run(options: Namespace) -> int:
     callbacks = callbacks_of_environment()
     run_options = {"completion": completion, "callbacks": callbacks, "queue": queue_of(options)}
     telemetry = telemetry_of(options, Prometheus(host=options.metrics_host, port=options.metrics_port))
+    if telemetry.metrics_app is not None:
+        telemetry.metrics_app.probes.update({"/healthz": lambda: None, "/readyz": lambda: "starting"})
     try:
         anyio.run(_work, options, agents, run_options, telemetry.metrics_app)
     finally:

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         Streak,
         Submission,
         Turn,
+        WorkerRecord,
         open_store,
     )
 
@@ -146,6 +147,7 @@ __all__ = [
     "Submission",
     "Turn",
     "WorkQueue",
+    "WorkerRecord",
     "open_store",
     "verify_callback",
 ]
@@ -167,7 +169,8 @@ _HOMES = {
         "ConversationPage", "DueRuns", "Encoded", "EventPage", "FailedPass", "Failures", "JournalEntry", "Lease",
         "NewCall", "PassEnd", "PendingCalls", "PinnedRuns", "PostgresStore", "Recovery", "Retry", "RetryOutcome",
         "RetryingRuns", "RunDue", "RunRecord", "RunStatus", "RunStore", "RunSummary", "SQLiteStore", "Settlement",
-        "SettlementOutcome", "Statistics", "StoredEvent", "Streak", "Submission", "Turn", "open_store",
+        "SettlementOutcome", "Statistics", "StoredEvent", "Streak", "Submission", "Turn", "WorkerRecord",
+        "open_store",
     ),
 }  # fmt: skip
 """Modules and the names that they define."""

@@ -58,7 +58,7 @@ class Worker:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._sweep, presence, drain_timeout)
                     with self.draining.claiming():
-                        while True:
+                        while not self.draining.is_active:
                             await slots.acquire()
                             self._begin(tasks, await self.source.next(), slots)
                     with self.draining.ending():

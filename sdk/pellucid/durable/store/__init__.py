@@ -39,6 +39,7 @@ from pellucid.durable.store.records import (
 from pellucid.durable.store.store import RunStore
 from pellucid.durable.store.stores import PostgresStore, SQLiteStore, open_store
 from pellucid.durable.store.values import Encoded
+from pellucid.durable.store.workers import WorkerRecord
 
 __all__ = [
     "CallKind",
@@ -79,5 +80,6 @@ __all__ = [
     "Streak",
     "Submission",
     "Turn",
+    "WorkerRecord",
     "open_store",
 ]
