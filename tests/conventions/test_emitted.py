@@ -75,8 +75,8 @@ ELSEWHERE = {
     semconv.TELEMETRY_REASON,
     semconv.METRIC_NAME,  # tests/exporters/test_metric_limits.py
 }
-"""Names that need a tail sampler, an opt-in, a server that fails, a callback URL, another version of an agent, a replay,
-telemetry that is lost."""
+"""Names that need a tail sampler, an opt-in, a server that fails, a callback URL, another version of an agent, a replay
+or telemetry that is lost."""
 
 
 class Flaky:

@@ -262,7 +262,7 @@ def test_a_policy_is_checked(options: dict[str, Any]) -> None:
 # Runs that have ended
 
 
-async def test_a_failed_run_is_continued(store: RunStore) -> None:
+async def test_a_failed_run_is_continued(store: RunStore, caplog: pytest.LogCaptureFixture) -> None:
     """It goes on from its journal with the same keys, and attempts are counted anew."""
     keys: list[str] = []
 
@@ -278,6 +278,8 @@ async def test_a_failed_run_is_continued(store: RunStore) -> None:
     await within(runs.work_until_idle())
     assert (await runs.status(run_id)).status == "failed"
     assert await runs.submit(agent, "go", idempotency_key="k") == run_id
+    [line] = [record.getMessage() for record in caplog.records if "ended_before" in record.getMessage()]
+    assert f"runs.retry({run_id!r})" in line
     retry = await runs.retry(run_id, "the key is there now")
     assert retry.outcome == "due"
     assert retry.run is not None
