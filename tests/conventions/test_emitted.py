@@ -30,7 +30,7 @@ from pellucid.durable import CallTokens, DurableRuns, NATSQueue, NewCall, open_s
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
 from pellucid.reliability import Rule, retry
-from pellucid.semconv import newest
+from pellucid.semconv import durable, newest
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
@@ -56,7 +56,7 @@ pytestmark = [
 
 NAMES = {
     value
-    for name, value in (vars(semconv) | vars(newest)).items()
+    for name, value in (vars(semconv) | vars(newest) | vars(durable)).items()
     if name.isupper() and isinstance(value, str) and "." in value and name != "EXCEPTION_EVENT"
 }
 RELIABILITY = Reliability([Rule(when=lambda s: s.error is not None, then=retry(backoff=0.0), kind="again")])
@@ -69,12 +69,14 @@ ELSEWHERE = {
     semconv.HTTP_RETRY_AFTER,
     semconv.HTTP_RESEND_COUNT,
     semconv.DURABLE_CALLBACK,
+    semconv.AGENT_PREVIOUS_DIGEST,  # tests/durable/test_code_changes.py
     semconv.REPLAY_OF,
     semconv.WAKEUP_DELAY_SECONDS,  # tests/sdk/hubs/test_requests.py
     semconv.TELEMETRY_REASON,
     semconv.METRIC_NAME,  # tests/exporters/test_metric_limits.py
 }
-"""Names that need a tail sampler, an opt-in, a server that fails, a callback URL, a replay, telemetry that is lost."""
+"""Names that need a tail sampler, an opt-in, a server that fails, a callback URL, another version of an agent, a replay
+or telemetry that is lost."""
 
 
 class Flaky:

@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from pellucid import Agent, Tool, ToolCall, semconv
-from pellucid.durable import DurableRuns, NATSQueue
+from pellucid.durable import DurableRuns, NATSQueue, open_store
 from pellucid.durable.queue.subjects import consumer_of
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
@@ -307,3 +307,34 @@ async def test_killed_before_the_ack(
             while (await admin.call("STREAM.INFO", f"{prefix}_work"))["state"]["messages"]:  # noqa: ASYNC110  (a server)
                 await anyio.sleep(0.05)
     assert (state.status, log.read_text()) == ("completed", "tool\n")
+
+
+async def test_a_suspect_waits_for_an_idle_worker(
+    store: RunStore, queue: NATSQueue, nats: NATSServer, prefix: str, tmp_path: Path
+) -> None:
+    """A worker that is busy leaves it, though a message names it; once its passes have ended, it claims it."""
+    go_on = anyio.Event()
+    starts: list[str] = []
+
+    async def answer(request: Any) -> str:
+        starts.append(request.messages[0].text)
+        if starts == ["x"]:
+            await go_on.wait()
+        return "done"
+
+    runs = DurableRuns(store, [Agent(NAME, model=FunctionModel(answer))], queue=queue, poll=0.05)
+    async with Admin(nats.url) as admin, open_store(f"sqlite:///{tmp_path}/runs.db") as silent:
+        for text in ("x", "suspect"):
+            await DurableRuns(silent, []).submit(NAME, text, run_id=text)
+        for _ in range(2):
+            assert await silent.claim_run("suspect", NAME, "worker that ends", 0.0) is not None
+        async with working(runs):
+            state = {"messages": 1, "last_seq": 0}  # of the message with which a sweep announces the suspect
+            while not starts or state["messages"] or not state["last_seq"]:
+                await anyio.sleep(0.01)
+                state = (await admin.call("STREAM.INFO", f"{prefix}_work")).get("state", state)
+            assert starts == ["x"]
+            assert (await runs.status("suspect")).status == "due"
+            go_on.set()
+            await until_over(runs, "x", "suspect")
+    assert starts == ["x", "suspect"]

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from pellucid.durable.store import Retry, RunStore
+import logging
+
+from pellucid.durable.store import Retry, RunStore, Submission
 from pellucid.types import JSONObject
+
+_log = logging.getLogger("pellucid.durable_runs")
+
+
+def note_ended(submission: Submission) -> None:
+    """Tell in the log if a run that is submitted again has failed, or was cancelled: it stays so."""
+    run = submission.run
+    if not submission.is_new and run.status in ("failed", "cancelled"):
+        _log.warning(
+            "durable_run.ended_before run_id=%s status=%s the run of this id or key is not started again; "
+            "`await runs.retry(%r)` continues it, and another key starts another run",
+            run.id,
+            run.status,
+            run.id,
+        )
 
 
 class RetryMethods:

@@ -31,7 +31,7 @@ from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.operation import Operation
 from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
-from pellucid.durable.runs.retry_methods import RetryMethods
+from pellucid.durable.runs.retry_methods import RetryMethods, note_ended
 from pellucid.durable.runs.slots import Passes
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.tokens import Completion
@@ -247,6 +247,7 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
             conversation=conversation_key(identity) if identity is not None and conversation_id is not None else None,
             if_busy=self._conversations,
         )
+        note_ended(submission)
         return submission.run.id
 
     async def status(self, run_id: str) -> RunState:

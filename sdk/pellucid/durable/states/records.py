@@ -209,7 +209,7 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         worker=run.lease_owner if run.lease_until is not None else None,
         lease_until=run.lease_until,
         attempts=failures.attempts if failures is not None else 0,
-        last_error=failures.error if failures is not None else None,
+        last_error=failures.error or None if failures is not None else None,
         last_error_type=failures.error_type if failures is not None else None,
         failed_at=failures.failed_at if failures is not None else None,
         next_attempt_at=failures.next_at if failures is not None and run.status == "retrying" else None,

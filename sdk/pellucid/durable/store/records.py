@@ -47,7 +47,7 @@ class Failures:
         failed_at: Time at which the latest failed.
         next_at: Time from which the run can be claimed after it, if it is or was retried.
         error_type: Value of `error.type` of the latest.
-        error: Its redacted text.
+        error: Its redacted text; empty if none is recorded.
     """
 
     attempts: int
@@ -65,7 +65,7 @@ class FailedPass:
     Attributes:
         attempts: Passes that have failed in a row without a new step, this one included.
         error_type: Value of `error.type`.
-        error: Redacted text of the error.
+        error: Redacted text of the error; empty if none is recorded.
     """
 
     attempts: int
