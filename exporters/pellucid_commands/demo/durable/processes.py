@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 GRACE: Final = 10.0
 """Seconds in which a process ends after SIGTERM; then it is killed."""
+_ALL: Final = ("--drain-timeout", "4")
 START: Final = 60.0
 """Seconds in which the server must answer."""
 
@@ -41,7 +42,7 @@ class Processes:
         """Start a subcommand of `pellucid`."""
         with self._errors(name).open("w") as errors:
             self._running[name] = subprocess.Popen(  # noqa: S603  (a fixed command)
-                [sys.executable, "-m", "pellucid", command, *self._arguments, "--service", name, *arguments],
+                [sys.executable, "-m", "pellucid", command, *self._arguments, *_ALL, "--service", name, *arguments],
                 env={**self._environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

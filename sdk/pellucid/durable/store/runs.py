@@ -117,15 +117,20 @@ class Claiming:
         if row is None:
             return None
         is_given_up = row["status"] != "running"
-        steps = "list_steps" if is_given_up else "list_journal"  # without content, which may have ended the processes
+        journal: Sequence[Row] = ()
+        calls: Sequence[Row] = ()
+        if row["last_seq"]:
+            steps = "list_steps" if is_given_up else "list_journal"  # without what may have ended the processes
+            journal = tx.all(steps, run_id=row["id"], after=row["checkpoint_seq"])
+            calls = tx.all("list_calls", run_id=row["id"])
         return Claim(
             run_record(row),
             self.worker,
             self.lease,
             is_recovered=row["expired_leases"] > 0,
             waited=row["waited"] if is_given_up else row["updated_at"] - row["due_at"],
-            journal=tuple(map(journal_entry, tx.all(steps, run_id=row["id"], after=row["checkpoint_seq"]))),
-            calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+            journal=tuple(map(journal_entry, journal)),
+            calls=tuple(map(call_record, calls)),
             expired_leases=row["expired_leases"],
             conversation=None if is_given_up else row["conversation"],
             turn=None if is_given_up else row["turn"],
