@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
@@ -134,13 +133,10 @@ def _given(form: Mapping[str, str], name: str) -> str:
 
 async def _form(request: Request) -> dict[str, str]:
     """Return the members of a form."""
-    body = b""
-    async with aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > MAX_FORM:
-                raise HTTPException(413, "This form is too large.")
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > MAX_FORM:  # browsers send the length of a form
+        raise HTTPException(413, "This form is too large.")
     try:
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
+        return dict(parse_qsl((await request.body()).decode("utf-8"), keep_blank_values=True, max_num_fields=20))
     except ValueError as error:
         raise HTTPException(400, "This is no form.") from error
