@@ -323,3 +323,29 @@ def test_the_doctor_finds_a_newer_schema(
     """A later revision works, and is named."""
     location.execute("UPDATE schema_revision SET revision = 99")
     assert "revision 99" in found(store_url, capsys)["newer_schema"]["text"]
+
+
+def test_a_store_of_an_older_version(location: Location, store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing but `migrate` changes its schema, and `migrate --check` only says how."""
+    for table in ("retries", "run_versions", "workers", "schema_revision"):
+        location.execute(f"DROP TABLE {table}")
+    with pytest.raises(ConfigError, match="pellucid durable migrate --check"):
+        call(store_url, "list")
+    assert call(store_url, "migrate", "--check") == 1
+    assert "CREATE TABLE IF NOT EXISTS retries" in capsys.readouterr().out
+    assert call(store_url, "migrate", "--check", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["revision"] == 4
+    assert call(store_url, "migrate") == 0
+    assert call(store_url, "migrate", "--check") == 0
+    assert "nothing to change" in capsys.readouterr().out
+    assert call(store_url, "list") == 1
+
+
+def test_an_empty_database(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, and stays as it is; a migration makes a store of it."""
+    monkeypatch.setattr(serving_options, "open_store", lambda _: location.open())
+    with pytest.raises(ConfigError, match="there is no store"):
+        call(location.url, "list")
+    assert call(location.url, "migrate", "--check") == 1
+    assert call(location.url, "migrate") == 0
+    assert call(location.url, "list") == 1

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pellucid.approvals.decisions import Decision
 from pellucid.durable.store.records import FINAL
 from pellucid.errors import ConfigError
-from pellucid_commands.durable.options import REFUSED, add_shared, duration, identifier, json_value, opened
+from pellucid_commands.durable.options import REFUSED, add_shared, identifier, json_value, opened
+from pellucid_commands.durations import duration
 from pellucid_commands.inspection.output import say, say_json
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
-from pellucid_commands.durable import actions, diagnosis, listing
+from pellucid_commands.durable import actions, diagnosis, listing, migration
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -26,6 +26,7 @@ _ACTIONS: Final[
     "decide": ("Decide about an approval that a run waits for.", actions.add_decide, actions.decide),
     "purge": ("Delete runs that ended long ago.", actions.add_purge, actions.purge),
     "drain": ("Ask a worker to claim nothing more and to end.", actions.add_drain, actions.drain),
+    "migrate": ("Bring the schema of a store to this version.", migration.add_migrate, migration.migrate),
     "doctor": (
         "Find what is stuck, and say why and what to do; exit code 1 if anything is.",
         diagnosis.add_doctor,
@@ -71,5 +72,6 @@ COMMAND: Final = Command(
         "pellucid durable decide 7f2a9c approval_51d0 --deny --reason 'too expensive'",
         "pellucid durable purge --older-than 30d --status failed --dry-run",
         "pellucid durable drain worker-2:1",
+        "pellucid durable migrate --check",
     ),
 )

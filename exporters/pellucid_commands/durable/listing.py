@@ -10,7 +10,8 @@ from pellucid.durable import CallKind
 from pellucid.durable.states.bodies import call_json, overview_json
 from pellucid.durable.store.overviews import MAX_LISTED, STATUSES
 from pellucid.errors import UnknownRun
-from pellucid_commands.durable.options import REFUSED, add_shared, duration, identifier, opened
+from pellucid_commands.durable.options import REFUSED, add_shared, identifier, opened
+from pellucid_commands.durations import duration
 from pellucid_commands.inspection.options import positive
 from pellucid_commands.inspection.output import flat, say, say_json, table
 from pellucid_exporters.stored import text

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from argparse import ArgumentTypeError
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.durable import DurableRuns
 from pellucid.durable.store.values import is_storable
-from pellucid_commands.serving.options import add_store_argument, check_existing, opened_store
+from pellucid.errors import ConfigError
+from pellucid_commands.serving.options import add_store_argument, check_existing, opened_store, schema_of
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -21,26 +21,11 @@ if TYPE_CHECKING:
 REFUSED: Final = 1
 """Exit code: nothing was found, or the store has refused."""
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw]?)", re.ASCII)
-
 
 def add_shared(parser: ArgumentParser) -> None:
     """Declare `--store` and `--json`."""
     add_store_argument(parser)
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
-
-
-def duration(text: str) -> float:
-    """Parse a time such as 90, 30s, 10m, 12h or 30d into seconds.
-
-    Raises:
-        ArgumentTypeError: it is none.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a time such as 90, 30s, 10m, 12h or 30d")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def identifier(text: str) -> str:
@@ -71,8 +56,16 @@ async def opened(options: Namespace) -> AsyncIterator[tuple[RunStore, DurableRun
     """Open the store, without agents.
 
     Raises:
-        ConfigError: there is no such file, or it cannot be opened.
+        ConfigError: there is no such store, it needs a migration, or it cannot be opened.
     """
     check_existing(options.store)
+    state = await schema_of(options.store)
+    if state.statements:
+        raise ConfigError(
+            f"the schema of the store has revision {state.revision}, and this version of Pellucid needs {state.needed}; "
+            "look at `pellucid durable migrate --check`, and run it without --check"
+            if state.version
+            else "there is no store of durable runs in this database; check --store"
+        )
     async with opened_store(options, None) as store:
         yield store, DurableRuns(store, [])

@@ -6,10 +6,10 @@ import logging
 import math
 import os
 from argparse import ArgumentTypeError
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from pellucid.durable import (
     Callbacks,
@@ -22,16 +22,19 @@ from pellucid.durable import (
     StreamMode,
     open_store,
 )
+from pellucid.durable.store.records import FINAL
 from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid_commands.durations import duration
 from pellucid_exporters import configure
 
 if TYPE_CHECKING:
     import signal
     from argparse import ArgumentParser, Namespace
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from pellucid import Agent
-    from pellucid.durable import RunStore
+    from pellucid.durable import RunStatus, RunStore
+    from pellucid.durable.store.schema_methods import SchemaState
     from pellucid.server.callers import Authenticate
     from pellucid_exporters import Telemetry
     from pellucid_exporters.options import Prometheus
@@ -116,6 +119,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=30.0,
         metavar="SECONDS",
         help="for runs to come to the end of a step at SIGTERM; 0 gives them back at once (default: 30)",
+    )
+    parser.add_argument(
+        "--retain",
+        type=retention,
+        action="append",
+        default=[],
+        metavar="[STATUS=]TIME",
+        help="delete runs that ended so long ago, such as 30d or failed=90d; may be given again (default: none)",
     )
     parser.add_argument(
         "--stream",
@@ -230,14 +241,31 @@ async def opened_store(options: Namespace, queue: NATSQueue | None) -> AsyncIter
         ConfigError: the store cannot be opened; the message has the database's reason.
     """
     async with AsyncExitStack() as stack:
-        try:
+        with _reached():
             store = await stack.enter_async_context(open_store(options.store))
-        except StoreUnavailable as error:
-            reason = " ".join(str(error.__cause__ or "").split())
-            raise ConfigError(f"{error}{f' ({reason})' if reason else ''}; check --store") from error
         if queue is not None:
             await stack.enter_async_context(queue)
         yield store
+
+
+async def schema_of(url: str) -> SchemaState:
+    """Return the schema of a store, which is neither created nor changed.
+
+    Raises:
+        ConfigError: as of `opened_store`.
+    """
+    with _reached():
+        return await open_store(url).schema_state()
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Say why a store could not be reached, and what to check."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        reason = " ".join(str(error.__cause__ or "").split())
+        raise ConfigError(f"{error}{f' ({reason})' if reason else ''}; check --store") from error
 
 
 def runs_of(
@@ -254,6 +282,7 @@ def runs_of(
         retry=RetryPolicy(max_attempts=options.max_attempts, max_elapsed=options.retry_for),
         on_change=options.on_change,
         version=options.agents_version,
+        retain=_ages(options.retain),
         **run_options,
     )
 
@@ -311,9 +340,20 @@ def seconds(text: str) -> float:
     return number
 
 
-def duration(text: str) -> float:
-    """Return a time of the command line that may be 0."""
-    return 0.0 if text.strip() == "0" else seconds(text)
+def retention(text: str) -> Mapping[RunStatus, float]:
+    """Return the times for which runs stay after they have ended, by status, of one option of the command line."""
+    status, has_status, age = text.rpartition("=")
+    if has_status and status not in FINAL:
+        raise ArgumentTypeError(f"{status!r} is not one of {', '.join(sorted(FINAL))}")
+    return dict.fromkeys([cast("RunStatus", status)] if has_status else FINAL, duration(age))
+
+
+def _ages(given: Sequence[Mapping[RunStatus, float]]) -> Mapping[RunStatus, float] | None:
+    """Return the times of all options: those for one status count for it, wherever they are."""
+    ages: dict[RunStatus, float] = {}
+    for each in sorted(given, key=len, reverse=True):
+        ages |= each
+    return ages or None
 
 
 def port_number(text: str) -> int:
