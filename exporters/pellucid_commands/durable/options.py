@@ -62,7 +62,7 @@ async def opened(options: Namespace) -> AsyncIterator[tuple[RunStore, DurableRun
     state = await schema_of(options.store)
     if state.statements:
         raise ConfigError(
-            f"the schema of the store has revision {state.revision}, and this version of Pellucid needs {state.needed}; "
+            f"the schema of the store has revision {state.revision}, and this Pellucid needs {state.needed}; "
             "look at `pellucid durable migrate --check`, and run it without --check"
             if state.version
             else "there is no store of durable runs in this database; check --store"
