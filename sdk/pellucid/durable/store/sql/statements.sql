@@ -343,7 +343,10 @@ WHERE NOT EXISTS (
 ORDER BY queued.conversation LIMIT :limit
 
 -- list_turns: the latest runs of a conversation before one, latest first
-SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
+SELECT runs.*, turns.turn, retries.attempts, retries.since AS failing_since, retries.failed_at, retries.next_at,
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    runs.status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
+FROM turns JOIN runs ON runs.id = turns.run_id LEFT JOIN retries ON retries.run_id = runs.id
 WHERE turns.conversation = :conversation AND turns.turn < :before
 ORDER BY turns.turn DESC LIMIT :limit
 
