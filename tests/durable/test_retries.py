@@ -352,6 +352,19 @@ async def test_a_run_of_a_conversation_is_continued_unless_another_is_open(store
     assert (await runs.status(third)).output == "three"
 
 
+async def test_a_conversation_tells_that_its_run_retries(store: RunStore) -> None:
+    """Its page and its open run have the status of the run, which others wait for."""
+    runs = DurableRuns(store, [Agent("a", model=ScriptedModel(DOWN, "one", "two"))], conversations="queue")
+    first = await runs.submit("a", "x", conversation_id="c")
+    await within(runs.work_until_idle())
+    second = await runs.submit("a", "y", conversation_id="c")
+    page = await runs.conversation("c")
+    assert [(run.run_id, run.status) for run in page.runs] == [(first, "retrying"), (second, "queued")]
+    assert page.runs[0].attempts == 1
+    assert page.open_run is not None
+    assert (page.open_run.run_id, page.open_run.status) == (first, "retrying")
+
+
 async def test_two_retries_at_once_are_one(store: RunStore) -> None:
     """The second one finds the run open."""
     claim = await claimed(store)

@@ -373,7 +373,10 @@ WHERE conversation = :conversation AND turn < :turn
     AND (SELECT status FROM runs WHERE id = turns.run_id) IN ('due', 'running', 'waiting')
 
 -- list_turns: the latest runs of a conversation before one, latest first
-SELECT runs.*, turns.turn FROM turns JOIN runs ON runs.id = turns.run_id
+SELECT runs.*, turns.turn, retries.attempts, retries.since AS failing_since, retries.failed_at, retries.next_at,
+    retries.error_type AS last_error_type, retries.error AS last_error,
+    runs.status = 'due' AND retries.next_at IS NOT NULL AND retries.fence = runs.fence AS is_retrying
+FROM turns JOIN runs ON runs.id = turns.run_id LEFT JOIN retries ON retries.run_id = runs.id
 WHERE turns.conversation = :conversation AND turns.turn < :before
 ORDER BY turns.turn DESC LIMIT :limit
 
