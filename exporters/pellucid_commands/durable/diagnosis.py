@@ -45,7 +45,7 @@ _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     ),
     "not_dispatched": (
         "call {result_id} of tool {tool} was registered {age} ago, and never sent",
-        "its worker ended, or the tool raised before it had sent anything; a worker sends it when it continues the run",
+        "the tool hangs or has raised, or its worker ended: a worker that continues the run sends it",
         "pellucid durable show {run_id}",
     ),
     "overdue": (
@@ -86,7 +86,7 @@ async def doctor(options: Namespace) -> int:
         full = {trouble.kind for trouble in found if [other.kind for other in found].count(trouble.kind) == _LIMIT}
         say(*(f"there may be more: {_LIMIT} at most are shown of {kind}" for kind in sorted(full)))
     else:
-        say("nothing is stuck")
+        say("nothing is stuck; runs that have failed: pellucid durable list --status failed")
     return REFUSED if found else 0
 
 

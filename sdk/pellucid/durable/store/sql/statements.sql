@@ -512,6 +512,16 @@ SELECT * FROM calls
 WHERE status = 'processing' AND tool = COALESCE(CAST(:tool AS TEXT), tool) AND kind = COALESCE(CAST(:kind AS TEXT), kind)
 ORDER BY created_at, id LIMIT :limit
 
+-- run_ids: those that begin so, of ids that Pellucid has made; the id itself first
+SELECT id FROM runs
+WHERE id = :start OR length(id) = 32 AND substr(id, 1, length(CAST(:start AS TEXT))) = CAST(:start AS TEXT)
+ORDER BY length(id), id LIMIT :limit
+
+-- call_ids
+SELECT id FROM calls
+WHERE substr(id, 1, length(CAST(:start AS TEXT))) = CAST(:start AS TEXT)
+ORDER BY id LIMIT :limit
+
 -- find_revision
 SELECT revision FROM schema_revision
 
