@@ -208,7 +208,7 @@ def test_several_at_once(store_url: str, location: Location, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out) == {"calls": [{"id": job, "outcome": "settled"} for job in jobs]}
     assert call(store_url, "settle", *jobs, "--error", "Another reason.") == 1
     assert call(store_url, "cancel", *ids) == 0
-    within(location, partial(submit, text="wait", conversation_id="b"))
+    within(location, lambda runs: runs.submit("shop", "go", conversation_id="b"))
     capsys.readouterr()
     assert call(store_url, "retry", *ids, "--json") == 1
     outcomes = [{"id": ids[0], "outcome": "due"}, {"id": ids[1], "outcome": "busy"}]
@@ -356,7 +356,8 @@ def test_the_doctor_finds_runs_without_workers(
     location.execute(f"{WORKER}('l', 'live', '1', '[\"shop\"]', 0, {clock}, 4)")
     assert found(store_url, capsys) == {}
     location.execute(f"INSERT INTO run_versions (run_id, version) VALUES ('{run_id}', '2')")
-    assert found(store_url, capsys)["no_worker"]["version"] == "2"
+    trouble = found(store_url, capsys)["no_worker"]
+    assert (trouble["version"], trouble["command"]) == ("2", "pellucid worker MODULE:NAME --agents-version 2")
     location.execute("UPDATE run_versions SET version = '1'")
     location.execute("UPDATE runs SET due_at = due_at - 100")
     assert "1 with 4 slots" in found(store_url, capsys)["workers_busy"]["text"]

@@ -34,7 +34,7 @@ async def retry(options: Namespace) -> int:
     """Continue runs that have ended."""
     said = {
         "due": "is due, and continues from its journal",
-        "open": "has not ended, and goes on by itself",
+        "open": "has neither ended nor waits for another attempt or a version; see: pellucid durable show",
         "completed": "is completed",
         "busy": "waits for its conversation, in which another run is open",
         "unknown": _UNKNOWN,
@@ -163,7 +163,7 @@ def _said(settlement: Settlement) -> str:
         "settled": "the run goes on" if settlement.is_run_due else f"the run waits for {settlement.pending} more",
         "duplicate": "it was there already",
         "conflict": "there is another one, which counts",
-        "late": "the call or its run was over",
+        "late": "its deadline had passed, or it was cancelled; the run reads that instead",
         "unknown": "the store has no such call; see: pellucid durable calls",
     }[settlement.outcome]
 

@@ -93,7 +93,7 @@ def _has(worker: Row, agent: str, version: str | None) -> bool:
 
 def _runs(tx: Transaction, limit: int) -> Iterator[Trouble]:
     for row in tx.all("lost_runs", older_than=BUSY_AFTER, limit=limit):
-        yield Trouble(kind="lease_expired", run_id=row["id"], **_of(row, "age", "agent", "worker"))
+        yield Trouble(kind="lease_expired", run_id=row["id"], **_of(row, "age", "agent", "version", "worker"))
     for row in tx.all("quarantined_runs", leases=QUARANTINE, limit=limit):
         yield Trouble(kind="quarantined", run_id=row["id"], **_of(row, "age", "agent", "worker", "attempts"))
     for row in tx.all("failing_runs", older_than=RETRYING_AFTER, limit=limit):
