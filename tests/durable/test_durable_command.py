@@ -276,14 +276,18 @@ def test_drain(store_url: str, location: Location, capsys: pytest.CaptureFixture
     )
     assert call(store_url, "workers") == 0
     title, listed = capsys.readouterr().out.splitlines()
-    assert title.split() == ["WORKER", "VERSION", "SLOTS", "STARTED", "SEEN", "DRAINS", "AGENTS"]
-    assert listed.split()[:3] + listed.split()[-1:] == ["host:7", "v1", "8", "shop"]
+    assert title.split() == ["WORKER", "VERSION", "SLOTS", "STARTED", "SEEN", "STATE", "AGENTS"]
+    assert listed.split()[:3] + listed.split()[-2:] == ["host:7", "v1", "8", "works", "shop"]
     assert call(store_url, "drain", "host:8") == 1
     assert "known are: host:7" in capsys.readouterr().out
     assert call(store_url, "drain", "host:7", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"workers": 1}
     [worker] = within(location, lambda runs: runs.workers())
     assert worker.drain_requested_at is not None
+    for seen_at, state in (("2e9", "drains"), ("1", "lost")):
+        location.execute(f"UPDATE workers SET seen_at = {seen_at}")
+        assert call(store_url, "workers") == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[-2:] == [state, "shop"]
     assert call(store_url, "workers", "--json") == 0
     [listed] = json.loads(capsys.readouterr().out)["workers"]
     assert (listed["name"], listed["agents"]) == ("host:7", ["shop"])

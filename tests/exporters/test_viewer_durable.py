@@ -210,8 +210,8 @@ async def test_forms_of_others_are_refused(store: RunStore, wrong: str) -> None:
         own = {"Origin": BASE}  # of a browser without Sec-Fetch-Site
         http.cookies.clear()
         for run_id in ("broken", "overloaded"):
-            assert "Retry from the journal" in await page(http, f"/durable/runs/{run_id}/")
             form = {**await form_of(http), "run": run_id}
+            assert "Retry from the journal" in await page(http, f"/durable/runs/{run_id}/")
             assert (await http.post("/durable/do/retry", data=form, headers=own)).status_code == 303
 
 

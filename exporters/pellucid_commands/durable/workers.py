@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pellucid.durable.store.troubles import DEAD_AFTER
 from pellucid_commands.durable.options import REFUSED, add_shared, opened
 from pellucid_commands.durable.words import since
 from pellucid_commands.inspection.output import say, say_json, table
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from pellucid.durable import WorkerRecord
 
-_TITLES: Final = ("WORKER", "VERSION", "SLOTS", "STARTED", "SEEN", "DRAINS", "AGENTS")
+_TITLES: Final = ("WORKER", "VERSION", "SLOTS", "STARTED", "SEEN", "STATE", "AGENTS")
 
 
 def add_workers(parser: ArgumentParser) -> None:
@@ -41,9 +42,15 @@ def _cells(worker: WorkerRecord, now: float) -> tuple[str, ...]:
         str(worker.slots),
         since(worker.started_at, now),
         since(worker.seen_at, now),
-        "yes" if worker.drain_requested_at is not None else "",
+        _state(worker, now),
         ", ".join(worker.agents),
     )
+
+
+def _state(worker: WorkerRecord, now: float) -> str:
+    if now - worker.seen_at > DEAD_AFTER:
+        return "lost"
+    return "drains" if worker.drain_requested_at is not None else "works"
 
 
 def _document(worker: WorkerRecord) -> dict[str, object]:
