@@ -140,6 +140,24 @@ async def test_a_run_whose_lease_has_expired_waits_for_its_version(location: Loc
     assert await store.suspect(["a"], versions={"a": "1"}) == ("run", "a")
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["given back", "killed"])
+async def test_a_run_whose_version_is_gone_is_retried(location: Location, store: RunStore, is_killed: bool) -> None:
+    """An operator need not cancel it: any worker continues it then."""
+    runs = DurableRuns(store, [agent("end")], version="2")
+    run_id = await runs.submit("a", "go")
+    claim = await store.claim("worker", ["a"], 60, versions={"a": "1"})
+    assert claim is not None
+    assert (await runs.retry(run_id)).outcome == "open"
+    if is_killed:
+        location.end_leases()
+    else:
+        await store.release(claim)
+    assert await within(runs.work_until_idle()) == 0
+    assert [(await runs.retry(run_id)).outcome for _ in range(2)] == ["due", "open"]
+    assert await within(runs.work_until_idle()) == 1
+    assert (await runs.status(run_id)).output == "end"
+
+
 async def test_a_run_that_is_retried_chooses_its_version_anew(store: RunStore) -> None:
     """The version that failed may be gone: the next one that claims the run continues it."""
     old = DurableRuns(store, [agent(ModelError("m", "no", error_kind="auth"))], version="1")

@@ -170,6 +170,82 @@ def test_a_run_is_settled_decided_cancelled_and_retried(
     assert within(location, lambda runs: runs.status(run_id)).status == "completed"
 
 
+def test_the_beginning_of_an_id_is_enough(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of ids that Pellucid has made and that begin so alone; ids that a caller has chosen are named whole."""
+    run_id = within(location, partial(submit, text="wait"))
+    assert call(store_url, "show", run_id[:6], "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    ids = {call["toolName"]: call["resultId"] for call in shown["waitsFor"]}
+    assert shown["id"] == run_id
+    assert call(store_url, "settle", ids["job"][:-8], "--output", "1") == 0
+    assert call(store_url, "decide", run_id[:6], ids["pay"][:-8], "--approve", "--as", "olga") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{ids['job']} settled: the run waits for 1 more",
+        f"{ids['pay']} settled: the run goes on",
+    ]
+    assert call(store_url, "settle", ids["job"][:-8], "--output", "2") == 1
+    assert f"{ids['job']} conflict" in capsys.readouterr().out
+    assert [call(store_url, action, run_id[:6]) for action in ("cancel", "retry", "events")] == [0, 0, 0]
+    assert f"run {run_id} is due" in capsys.readouterr().out
+    for chosen in ("order-7", "abcdef", "abcdef1"):
+        within(location, partial(submit, text="go", run_id=chosen))
+    assert [call(store_url, "show", start) for start in (run_id[:3], "order", "abcde", "abcdef")] == [1, 1, 1, 0]
+    location.execute(f"UPDATE runs SET id = '{'abcdef00' * 4}' WHERE id = 'order-7'")
+    assert call(store_url, "show", "abcdef", "--json") == 0
+    location.execute(f"UPDATE runs SET id = '{'abcdef01' * 4}' WHERE id = 'abcdef1'")
+    with pytest.raises(ConfigError, match="'abcdef0' is the beginning of several ids; give more of it: abcdef00"):
+        call(store_url, "cancel", "abcdef0")
+
+
+def test_several_at_once(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after an outage: calls are settled, and runs cancelled and retried; 1 if one of them was not."""
+    ids = [within(location, partial(submit, text="wait", conversation_id=chat)) for chat in ("a", "b")]
+    assert call(store_url, "calls", "--tool", "job", "--json") == 0
+    jobs = [each["resultId"] for each in json.loads(capsys.readouterr().out)["calls"]]
+    assert call(store_url, "settle", *jobs, "--error", "The carrier is down.", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"calls": [{"id": job, "outcome": "settled"} for job in jobs]}
+    assert call(store_url, "settle", *jobs, "--error", "Another reason.") == 1
+    assert call(store_url, "cancel", *ids) == 0
+    within(location, lambda runs: runs.submit("shop", "go", conversation_id="b"))
+    capsys.readouterr()
+    assert call(store_url, "retry", *ids, "--json") == 1
+    outcomes = [{"id": ids[0], "outcome": "due"}, {"id": ids[1], "outcome": "busy"}]
+    assert json.loads(capsys.readouterr().out) == {"runs": outcomes}
+    assert call(store_url, "retry", ids[1]) == 1
+    assert "another run is open" in capsys.readouterr().out
+
+
+def test_what_to_do_next(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` names the command that helps a run, and a terminal shows ids short enough for a table."""
+    run_id = within(location, partial(submit, text="wait"))
+    assert call(store_url, "show", run_id) == 0
+    shown = capsys.readouterr().out
+    assert "next            pellucid durable settle async_tool_" in shown
+    assert f"next            pellucid durable decide {run_id} approval_" in shown
+    assert call(store_url, "cancel", run_id) == 0
+    assert call(store_url, "show", run_id) == 0
+    assert f"pellucid durable retry {run_id}" in capsys.readouterr().out
+    assert call(store_url, "retry", run_id) == 0
+    assert call(store_url, "show", run_id) == 0
+    assert "pellucid durable doctor" in capsys.readouterr().out
+
+
+def test_tables_fit_a_terminal(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, ids are cut to their beginnings, so that no other column is; programs get them whole."""
+    run_id = within(location, partial(submit, text="wait"))
+    location.execute("UPDATE calls SET dispatched_at = NULL")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert [call(store_url, *words) for words in (["calls", "--kind", "external"], ["list"])] == [0, 0]
+    _, waiting, _, listed = capsys.readouterr().out.splitlines()
+    assert (waiting.split()[1], waiting.split()[-1]) == (run_id[:12], "never")
+    assert listed.split()[0] == run_id[:12]
+
+
 def test_purge(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
     """It says how many would go before they do, of one status or all; what has not ended stays."""
     done = within(location, partial(submit, text="go"))
@@ -191,16 +267,27 @@ def test_purge(store_url: str, location: Location, capsys: pytest.CaptureFixture
 
 
 def test_drain(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """Workers of that name are asked to end; 1 if there is none, with the names that there are."""
+    """Workers are listed, and those of a name are asked to end; 1 if there is none, with the names that there are."""
+    assert call(store_url, "workers") == 1
+    assert "pellucid worker MODULE:NAME" in capsys.readouterr().out
     location.execute(
-        "INSERT INTO workers (id, name, agents, started_at, seen_at, slots) VALUES ('w', 'host:7', '[]', 2e9, 2e9, 8)"
+        "INSERT INTO workers (id, name, version, agents, started_at, seen_at, slots) "
+        "VALUES ('w', 'host:7', 'v1', '[\"shop\"]', 2e9, 2e9, 8)"
     )
+    assert call(store_url, "workers") == 0
+    title, listed = capsys.readouterr().out.splitlines()
+    assert title.split() == ["WORKER", "VERSION", "SLOTS", "STARTED", "SEEN", "DRAINS", "AGENTS"]
+    assert listed.split()[:3] + listed.split()[-1:] == ["host:7", "v1", "8", "shop"]
     assert call(store_url, "drain", "host:8") == 1
     assert "known are: host:7" in capsys.readouterr().out
     assert call(store_url, "drain", "host:7", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"workers": 1}
     [worker] = within(location, lambda runs: runs.workers())
     assert worker.drain_requested_at is not None
+    assert call(store_url, "workers", "--json") == 0
+    [listed] = json.loads(capsys.readouterr().out)["workers"]
+    assert (listed["name"], listed["agents"]) == ("host:7", ["shop"])
+    assert listed["drainRequestedAt"] is not None
 
 
 @pytest.mark.parametrize(
@@ -253,6 +340,8 @@ def test_the_doctor_finds_runs_without_workers(
     """Due runs whose agent, or its version, no live worker has; and those that live workers do not get to."""
     assert found(store_url, capsys) == {}
     run_id = within(location, lambda runs: runs.submit("shop", "go"))
+    assert found(store_url, capsys) == {}  # as while its workers are started anew
+    location.execute("UPDATE runs SET due_at = due_at - 20")
     trouble = found(store_url, capsys)["no_worker"]
     assert (trouble["agent"], trouble["number"]) == ("shop", 1)
     # Workers that cannot help: of another agent, dead, draining.
@@ -267,7 +356,8 @@ def test_the_doctor_finds_runs_without_workers(
     location.execute(f"{WORKER}('l', 'live', '1', '[\"shop\"]', 0, {clock}, 4)")
     assert found(store_url, capsys) == {}
     location.execute(f"INSERT INTO run_versions (run_id, version) VALUES ('{run_id}', '2')")
-    assert found(store_url, capsys)["no_worker"]["version"] == "2"
+    trouble = found(store_url, capsys)["no_worker"]
+    assert (trouble["version"], trouble["command"]) == ("2", "pellucid worker MODULE:NAME --agents-version 2")
     location.execute("UPDATE run_versions SET version = '1'")
     location.execute("UPDATE runs SET due_at = due_at - 100")
     assert "1 with 4 slots" in found(store_url, capsys)["workers_busy"]["text"]

@@ -107,6 +107,23 @@ async def test_a_run_that_retries_is_not_due_before_its_time(store: RunStore) ->
     assert [(retrying.agent, retrying.number) for retrying in statistics.retrying] == [("a", 1)]
 
 
+async def test_a_run_that_retries_is_continued_at_once(store: RunStore) -> None:
+    """As when what failed is back: its attempts are counted anew, and its conversation stays its own."""
+    agent = Agent("a", model=ScriptedModel(DOWN, DOWN, "done"))
+    runs = DurableRuns(store, [agent], retry=RetryPolicy(jitter=lambda: 1.0))
+    run_id = await runs.submit(agent, "go", conversation_id="chat")
+    for _ in range(2):
+        assert await within(runs.work_until_idle()) == 1
+        outcomes = [(await runs.retry(run_id, "it is back")).outcome for _ in range(2)]
+        assert outcomes == ["due", "open"]
+        state = await runs.status(run_id)
+        assert (state.status, state.attempts, state.next_attempt_at) == ("due", 0, None)
+    await within(runs.work_until_idle())
+    assert (await runs.status(run_id)).output == "done"
+    expected = [*["run.retrying", "run.retried"] * 2, "run.completed"]
+    assert [name for name, _ in await events_of(runs, run_id)] == expected
+
+
 @pytest.mark.parametrize("kind", ["timeout", "rate_limited", "unavailable"])
 async def test_a_run_fails_after_its_attempts(location: Location, store: RunStore, kind: Any) -> None:
     """Five passes in a row may fail; the last error is that of the run."""

@@ -69,7 +69,7 @@ async def test_a_run_that_waits(store: RunStore) -> None:
 
 
 async def test_a_run_whose_process_ended_in_a_tool(store: RunStore, location: Location) -> None:
-    """The tool that had started is named, with the worker, its lease, and the leases that expired before."""
+    """The tool that had started is named until the next step, with the worker, its lease, and the leases that expired."""
     runs = DurableRuns(store, [shop()])
     run_id = await runs.submit("shop", "two tickets")
     claim = await store.claim("host:7", ["shop"], 60)
@@ -93,6 +93,9 @@ async def test_a_run_whose_process_ended_in_a_tool(store: RunStore, location: Lo
         found.run.lease_until,
         found.run.created_at,
     )
+    assert claim is not None
+    await store.append(claim, "answer:2:", {"step": "answer"})
+    assert (await runs.describe(run_id)).journal.started == ()
 
 
 async def test_a_queued_run(store: RunStore) -> None:

@@ -209,8 +209,10 @@ async def test_forms_of_others_are_refused(store: RunStore, wrong: str) -> None:
         assert (await runs.status("broken")).status == "failed"
         own = {"Origin": BASE}  # of a browser without Sec-Fetch-Site
         http.cookies.clear()
-        form = {**await form_of(http), "run": "broken"}
-        assert (await http.post("/durable/do/retry", data=form, headers=own)).status_code == 303
+        for run_id in ("broken", "overloaded"):
+            assert "Retry from the journal" in await page(http, f"/durable/runs/{run_id}/")
+            form = {**await form_of(http), "run": run_id}
+            assert (await http.post("/durable/do/retry", data=form, headers=own)).status_code == 303
 
 
 async def test_a_store_that_does_not_answer(location: Location) -> None:

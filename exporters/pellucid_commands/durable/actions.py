@@ -3,82 +3,122 @@
 from __future__ import annotations
 
 import getpass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pellucid.approvals.decisions import Decision
 from pellucid.durable.store.records import FINAL
-from pellucid.errors import ConfigError
-from pellucid_commands.durable.options import REFUSED, add_shared, identifier, json_value, opened
+from pellucid.errors import ConfigError, ConversationBusy
+from pellucid_commands.durable.ids import whole_call_id, whole_run_id
+from pellucid_commands.durable.options import REFUSED, RUN_HELP, add_shared, identifier, json_value, opened
 from pellucid_commands.durations import duration
 from pellucid_commands.inspection.output import say, say_json
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from pellucid.durable import Settlement
+    from pellucid.durable import DurableRuns, Settlement
+
+_UNKNOWN: Final = "is not in the store; see: pellucid durable list"
+_CALL_HELP: Final = "its id, or the first characters, as `calls` prints it"
 
 
 def add_retry(parser: ArgumentParser) -> None:
     """Declare the options of `retry`."""
-    parser.add_argument("run", type=identifier, metavar="RUN", help="id of a run that failed or was cancelled")
+    parser.add_argument("runs", type=identifier, nargs="+", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--reason", help="why, for its events")
     add_shared(parser)
 
 
 async def retry(options: Namespace) -> int:
-    """Continue a run that has ended."""
-    async with opened(options) as (_, runs):
-        outcome = (await runs.retry(options.run, options.reason)).outcome
+    """Continue runs that have ended."""
     said = {
         "due": "is due, and continues from its journal",
-        "open": "has not ended, and goes on by itself",
+        "open": "has neither ended nor waits for another attempt or a version; see: pellucid durable show",
         "completed": "is completed",
-        "unknown": "is not in the store",
+        "busy": "waits for its conversation, in which another run is open",
+        "unknown": _UNKNOWN,
     }
-    return _answered(options, outcome, f"run {options.run} {said[outcome]}", is_done=outcome == "due")
+
+    async def outcome_of(runs: DurableRuns, run_id: str) -> str:
+        try:
+            return (await runs.retry(run_id, options.reason)).outcome
+        except ConversationBusy:
+            return "busy"
+
+    return await _each_run(options, outcome_of, said, done=("due",))
 
 
 def add_cancel(parser: ArgumentParser) -> None:
     """Declare the options of `cancel`."""
-    parser.add_argument("run", type=identifier, metavar="RUN", help="id of a run")
+    parser.add_argument("runs", type=identifier, nargs="+", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--reason", default="Cancelled by an operator.", help="why, for whoever reads the run")
     add_shared(parser)
 
 
 async def cancel(options: Namespace) -> int:
-    """Cancel a run."""
-    async with opened(options) as (_, runs):
-        outcome = (await runs.cancel(options.run, options.reason)).outcome
+    """Cancel runs."""
     said = {
         "cancelled": "is cancelled",
         "requested": "is cancelled by its worker at the next step",
         "ended": "had ended",
-        "unknown": "is not in the store",
+        "unknown": _UNKNOWN,
     }
-    is_done = outcome in ("cancelled", "requested")
-    return _answered(options, outcome, f"run {options.run} {said[outcome]}", is_done=is_done)
+
+    async def outcome_of(runs: DurableRuns, run_id: str) -> str:
+        return (await runs.cancel(run_id, options.reason)).outcome
+
+    return await _each_run(options, outcome_of, said, done=("cancelled", "requested"))
+
+
+async def _each_run(
+    options: Namespace,
+    outcome_of: Callable[[DurableRuns, str], Awaitable[str]],
+    said: Mapping[str, str],
+    *,
+    done: Sequence[str],
+) -> int:
+    """Do something to each run, and say what came of it; 1 if it was not done to all."""
+    outcomes: dict[str, str] = {}
+    async with opened(options) as (store, runs):
+        for start in options.runs:
+            run_id = await whole_run_id(store, start)
+            outcomes[run_id] = await outcome_of(runs, run_id)
+            if not options.json:
+                say(f"run {run_id} {said[outcomes[run_id]]}")
+    if options.json:
+        say_json({"runs": [{"id": run_id, "outcome": outcome} for run_id, outcome in outcomes.items()]})
+    return 0 if set(outcomes.values()) <= set(done) else REFUSED
 
 
 def add_settle(parser: ArgumentParser) -> None:
     """Declare the options of `settle`."""
-    parser.add_argument("result", type=identifier, metavar="RESULT", help="id of the call, as `show` prints it")
+    parser.add_argument("results", type=identifier, nargs="+", metavar="RESULT", help=_CALL_HELP)
     result = parser.add_mutually_exclusive_group(required=True)
-    result.add_argument("--output", type=json_value, metavar="JSON", help="output of the call")
+    result.add_argument("--output", type=json_value, metavar="JSON", help="output of the calls")
     result.add_argument("--error", metavar="TEXT", help="why there is none; the model reads it")
     add_shared(parser)
 
 
 async def settle(options: Namespace) -> int:
-    """Store the result of a call."""
-    async with opened(options) as (_, runs):
-        settlement = await runs.settle(options.result, output=options.output, error=options.error)
-    return _settled(options, options.result, settlement)
+    """Store the result of calls."""
+    settlements: dict[str, Settlement] = {}
+    async with opened(options) as (store, runs):
+        for start in options.results:
+            result_id = await whole_call_id(store, start)
+            settlements[result_id] = await runs.settle(result_id, output=options.output, error=options.error)
+    return _settled(options, settlements)
 
 
 def add_decide(parser: ArgumentParser) -> None:
     """Declare the options of `decide`."""
-    parser.add_argument("run", type=identifier, metavar="RUN", help="id of the run")
-    parser.add_argument("approval", type=identifier, metavar="APPROVAL", help="id of the approval, as `show` prints it")
+    parser.add_argument("run", type=identifier, metavar="RUN", help=RUN_HELP)
+    parser.add_argument(
+        "approval",
+        type=identifier,
+        metavar="APPROVAL",
+        help=_CALL_HELP,
+    )
     decision = parser.add_mutually_exclusive_group(required=True)
     decision.add_argument("--approve", action="store_true", help="let the call run")
     decision.add_argument("--deny", action="store_true", help="refuse it")
@@ -90,10 +130,12 @@ def add_decide(parser: ArgumentParser) -> None:
 async def decide(options: Namespace) -> int:
     """Decide about an approval."""
     decided_by = options.decided_by or _user()
-    decision = Decision(options.approval, options.approve, reason=options.reason, decided_by=decided_by)
-    async with opened(options) as (_, runs):
-        [settlement] = await runs.decide(options.run, [decision])
-    return _settled(options, options.approval, settlement)
+    async with opened(options) as (store, runs):
+        run_id = await whole_run_id(store, options.run)
+        approval_id = await whole_call_id(store, options.approval)
+        decision = Decision(approval_id, options.approve, reason=options.reason, decided_by=decided_by)
+        [settlement] = await runs.decide(run_id, [decision])
+    return _settled(options, {approval_id: settlement})
 
 
 def _user() -> str:
@@ -108,17 +150,22 @@ def _user() -> str:
         raise ConfigError("the user of this process has no name; say who decides with --as") from None
 
 
-def _settled(options: Namespace, result_id: str, settlement: Settlement) -> int:
-    said = {
+def _settled(options: Namespace, settlements: Mapping[str, Settlement]) -> int:
+    if options.json:
+        say_json({"calls": [{"id": call, "outcome": settlement.outcome} for call, settlement in settlements.items()]})
+    else:
+        say(*(f"{call} {settlement.outcome}: {_said(settlement)}" for call, settlement in settlements.items()))
+    return 0 if all(each.outcome in ("settled", "duplicate") for each in settlements.values()) else REFUSED
+
+
+def _said(settlement: Settlement) -> str:
+    return {
         "settled": "the run goes on" if settlement.is_run_due else f"the run waits for {settlement.pending} more",
         "duplicate": "it was there already",
         "conflict": "there is another one, which counts",
-        "late": "the call or its run was over",
-        "unknown": "the store has no such call",
-    }
-    is_done = settlement.outcome in ("settled", "duplicate")
-    text = f"{result_id} {settlement.outcome}: {said[settlement.outcome]}"
-    return _answered(options, settlement.outcome, text, is_done=is_done)
+        "late": "its deadline had passed, or it was cancelled; the run reads that instead",
+        "unknown": "the store has no such call; see: pellucid durable calls",
+    }[settlement.outcome]
 
 
 def add_purge(parser: ArgumentParser) -> None:
@@ -145,7 +192,7 @@ async def purge(options: Namespace) -> int:
 
 def add_drain(parser: ArgumentParser) -> None:
     """Declare the options of `drain`."""
-    parser.add_argument("worker", type=identifier, metavar="WORKER", help="its name, as `list` and `doctor` print it")
+    parser.add_argument("worker", type=identifier, metavar="WORKER", help="its name, as `workers` prints it")
     add_shared(parser)
 
 
@@ -161,11 +208,3 @@ async def drain(options: Namespace) -> int:
     else:
         say(f"there is no worker {options.worker}; known are: {', '.join(known) or 'none'}")
     return 0 if number else REFUSED
-
-
-def _answered(options: Namespace, outcome: str, text: str, *, is_done: bool) -> int:
-    if options.json:
-        say_json({"outcome": outcome})
-    else:
-        say(text)
-    return 0 if is_done else REFUSED

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
-from pellucid_commands.durable import actions, diagnosis, listing, migration
+from pellucid_commands.durable import actions, diagnosis, listing, migration, showing, workers
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -17,14 +17,15 @@ _ACTIONS: Final[
     Mapping[str, tuple[str, Callable[[ArgumentParser], None], Callable[[Namespace], Coroutine[Any, Any, int]]]]
 ] = {
     "list": ("List runs, the newest first; exit code 1 if no run matches.", listing.add_list, listing.list_runs),
-    "show": ("Show where a run is, who holds it, and what it waits for.", listing.add_show, listing.show),
+    "show": ("Show where a run is, who holds it, and what it waits for.", showing.add_show, showing.show),
     "calls": ("List the calls that runs wait for, the oldest first.", listing.add_calls, listing.calls),
     "events": ("Print the events of a run.", listing.add_events, listing.events),
-    "retry": ("Continue a run that failed or was cancelled, from its journal.", actions.add_retry, actions.retry),
-    "cancel": ("Cancel a run.", actions.add_cancel, actions.cancel),
-    "settle": ("Store the result of a call that a run waits for.", actions.add_settle, actions.settle),
+    "retry": ("Continue runs that failed or were cancelled, from their journals.", actions.add_retry, actions.retry),
+    "cancel": ("Cancel runs.", actions.add_cancel, actions.cancel),
+    "settle": ("Store the result of calls that runs wait for.", actions.add_settle, actions.settle),
     "decide": ("Decide about an approval that a run waits for.", actions.add_decide, actions.decide),
     "purge": ("Delete runs that ended long ago.", actions.add_purge, actions.purge),
+    "workers": ("List the workers of all processes.", workers.add_workers, workers.workers),
     "drain": ("Ask a worker to claim nothing more and to end.", actions.add_drain, actions.drain),
     "migrate": ("Bring the schema of a store to this version.", migration.add_migrate, migration.migrate),
     "doctor": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid_commands.durable.options import REFUSED, add_shared, opened
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 _LIMIT: Final = 20
 """Troubles of each kind."""
 
+_OR_OTHERS: Final = ", or let other versions continue with `pellucid durable retry RUN`"
+
 _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     "no_worker": (
-        "due runs of {agent}{version}: {number}, for {age}; no live worker has that agent",
-        "start one, or look why it ended; workers older than this version are not seen",
-        "pellucid worker MODULE:NAME",
+        "due runs of {agent}{version}: {number}, for {age}; no live worker has that agent{that_version}",
+        "start one, or look why it ended{or_others}; workers of earlier releases are not seen",
+        "pellucid worker MODULE:NAME{as_version}",
     ),
     "workers_busy": (
         "due runs of {agent}{version}: {number}, for {age}; the live workers ({detail}) do not get to them",
@@ -29,9 +32,9 @@ _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
         "pellucid worker MODULE:NAME --concurrency 16",
     ),
     "lease_expired": (
-        "the lease of run {run_id} of {agent} expired {age} ago, and no worker has taken it from {worker}",
-        "start a worker that has the agent",
-        "pellucid worker MODULE:NAME",
+        "the lease of run {run_id} of {agent}{version} expired {age} ago, and no worker has taken it from {worker}",
+        "start a worker that has the agent{or_others}",
+        "pellucid worker MODULE:NAME{as_version}",
     ),
     "quarantined": (
         "run {run_id} of {agent}: {attempts} leases expired in a row, the last one of {worker}",
@@ -40,18 +43,18 @@ _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     ),
     "retrying": (
         "run {run_id} of {agent} fails for {age}, {attempts} times in a row: {detail}",
-        "mend what the error names; the run goes on by itself",
-        "pellucid durable show {run_id}",
+        "mend what the error names; the run goes on by itself, or at once with",
+        "pellucid durable retry {run_id}",
     ),
     "not_dispatched": (
         "call {result_id} of tool {tool} was registered {age} ago, and never sent",
-        "its worker ended, or the tool raised before it had sent anything; a worker sends it when it continues the run",
+        "the tool hangs or has raised, or its worker ended: a worker that continues the run sends it",
         "pellucid durable show {run_id}",
     ),
     "overdue": (
         "call {result_id} of tool {tool} is {age} past its deadline",
-        "a worker expires it: start one, of any agent; or store the result",
-        "pellucid durable settle {result_id} --error TEXT",
+        "a worker expires it: start one, of any agent",
+        "pellucid worker MODULE:NAME",
     ),
     "approval_waits": (
         "approval {result_id} of tool {tool} waits for {age}",
@@ -86,7 +89,7 @@ async def doctor(options: Namespace) -> int:
         full = {trouble.kind for trouble in found if [other.kind for other in found].count(trouble.kind) == _LIMIT}
         say(*(f"there may be more: {_LIMIT} at most are shown of {kind}" for kind in sorted(full)))
     else:
-        say("nothing is stuck")
+        say("nothing is stuck; runs that have failed: pellucid durable list --status failed")
     return REFUSED if found else 0
 
 
@@ -96,6 +99,9 @@ def _said(trouble: Trouble) -> tuple[str, ...]:
         "age": text.seconds(trouble.age),
         "number": f"{trouble.number:,}",
         "version": f" version {trouble.version}" if trouble.version is not None else "",
+        "that_version": " in that version" if trouble.version is not None else "",
+        "as_version": f" --agents-version {quote(trouble.version)}" if trouble.version is not None else "",
+        "or_others": _OR_OTHERS if trouble.version is not None else "",
         "worker": trouble.worker or "its worker",
     }
     return tuple(flat(part.format(**facts)) for part in _TEXTS[trouble.kind])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pellucid_commands.durable.options import REFUSED, add_shared
-from pellucid_commands.inspection.output import say, say_json
+from pellucid_commands.inspection.output import flat, say, say_json
 from pellucid_commands.serving.options import opened_store, schema_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ async def migrate(options: Namespace) -> int:
     elif is_current:
         say(f"revision {state.revision}: nothing to change")
     elif options.check:
-        say(*(f"{text};" for text in state.statements), _described(state.revision, state.needed))
+        say(*(f"{flat(text)};" for text in state.statements), _described(state.revision, state.needed))
     else:
         say(f"revision {state.needed}: migrated from {_named(state.revision)}")
     return REFUSED if options.check and not is_current else 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REFUSED: Final = 1
 """Exit code: nothing was found, or the store has refused."""
+RUN_HELP: Final = "id of the run, or its first characters"
 
 
 def add_shared(parser: ArgumentParser) -> None:

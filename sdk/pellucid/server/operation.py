@@ -32,7 +32,7 @@ MAX_AGE: Final = 1e9
 
 _BATCH: Final = 250
 _NOT_RETRIED: Final = {
-    "open": "the run has not ended; it goes on by itself",
+    "open": "the run has neither ended nor waits for another attempt or for a version",
     "completed": "the run is completed; submit another one",
 }
 

@@ -82,12 +82,15 @@ def _call(call: CallRecord) -> Bar:
     return Bar("approval" if call.kind == "approval" else "call", call.tool, call.created_at, call.settled_at, note)
 
 
-def _retries(run: RunOverview, events: Iterable[RunEvent]) -> list[Bar]:
+def _retries(run: RunOverview, events: Sequence[RunEvent]) -> list[Bar]:
     bars = []
+    retried = [event.time for event in events if event.type == "run.retried"]
     for event in events:
         if event.type == "run.retrying":
             due_at = event.data.get("next_at")
             end = float(due_at) if isinstance(due_at, int | float) else None
+            if end is not None:  # unless an operator did not wait
+                end = min([end, *(time for time in retried if time >= event.time)])
             is_next = run.next_attempt_at is not None and end == run.next_attempt_at
             note = f"attempt {event.data.get('attempt')}: {event.data.get('error_type')}"
             bars.append(Bar("retry", "waited after a failure", event.time, None if is_next else end, note))

@@ -31,6 +31,8 @@ class RetryMethods:
     async def retry(self, run_id: str, reason: str | None = None) -> Retry:
         """Continue a run that failed, was given up or was cancelled, from its journal.
 
+        One that is retrying is due at once, and one that waits for a worker of its version for any worker.
+
         Nothing that has a result runs again, and idempotency keys are the same. The model reads of calls that were
         cancelled with the run that they were. Attempts and expired leases are counted anew.
 

@@ -93,6 +93,8 @@ def _summary(entries: Sequence[Row], run: Row) -> JournalSummary:
     steps = [entry["key"].partition(":")[0] for entry in entries]
     ended = {_name(entry) for entry in entries if entry["key"].startswith("result:")}
     begun = [entry for entry in entries if entry["seq"] > run["checkpoint_seq"] and entry["started"] is not None]
+    if run["status"] == "running" and not run["expired_leases"]:  # what an earlier claim had started is over
+        begun = [entry for entry in begun if entry["fence"] == run["fence"]]
     started = {_name(entry): entry for entry in begun if _name(entry) not in ended}  # it may start again
     return JournalSummary(
         entries=len(entries),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from pellucid.durable.store import overviews, queries
 from pellucid.durable.store.details import RunDetails, details
@@ -74,6 +75,10 @@ class OverviewMethods(Transactions):
     ) -> tuple[CallRecord, ...]:
         """Return the calls that runs wait for, the oldest first, of one tool or kind."""
         return await self._read(partial(queries.waiting_calls, tool=tool, kind=kind, limit=limit))
+
+    async def ids(self, start: str, *, of: Literal["runs", "calls"], limit: int) -> tuple[str, ...]:
+        """Return ids that begin so: of runs (only ids that `submit` has made), or of calls."""
+        return await self._read(partial(queries.ids, of=of, start=start, limit=limit))
 
     async def troubles(self, *, limit: int = 20) -> tuple[Trouble, ...]:
         """Return what does not go on by itself, or not soon; at most `limit` of each kind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
@@ -71,6 +72,12 @@ def calls(tx: Transaction, run_id: str) -> tuple[CallRecord, ...]:
 def waiting_calls(tx: Transaction, tool: str | None, kind: CallKind | None, limit: int) -> tuple[CallRecord, ...]:
     """Return calls that are processing, the oldest first."""
     return tuple(map(call_record, tx.all("waiting_calls", tool=tool, kind=kind, limit=limit)))
+
+
+def ids(tx: Transaction, of: Literal["runs", "calls"], start: str, limit: int) -> tuple[str, ...]:
+    """Return ids that begin so."""
+    rows = tx.all("run_ids" if of == "runs" else "call_ids", start=start, limit=limit)
+    return tuple(row["id"] for row in rows)
 
 
 def undispatched(tx: Transaction, older_than: float, limit: int) -> tuple[CallRecord, ...]:

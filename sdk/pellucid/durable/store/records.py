@@ -405,7 +405,8 @@ class Retry:
     """Outcome of `retry`.
 
     Attributes:
-        outcome: `due`, so that a worker continues the run; `open` if it had not ended; `completed` if it had, and there
+        outcome: `due`, so that a worker continues the run; `open` if it had not ended, and waits
+            neither for its next attempt nor for a version of its agent; `completed` if it had, and there
             is nothing to continue; `unknown` if there is no such run.
         run: The run as it is now; None if unknown.
     """

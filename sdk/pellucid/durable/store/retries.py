@@ -9,8 +9,13 @@ from typing import Final
 from pellucid.durable.store import conversations
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import FINAL, Claim, FailedPass, Retry, Streak
+<<<<<<< HEAD
 from pellucid.durable.store.runs import Entries, note_failure, status_after, write_entries, write_events
 from pellucid.durable.store.values import run_record
+=======
+from pellucid.durable.store.runs import note_failure, status_after, write_entries, write_events
+from pellucid.durable.store.values import Row, run_record
+>>>>>>> h-o
 from pellucid.types import JSONObject, JSONValue
 
 RETRIED: Final = "retried"
@@ -52,17 +57,22 @@ def retry_later(tx: Transaction, claim: Claim, failure: FailedPass, delay: float
 
 
 def retry(tx: Transaction, run_id: str, events: Sequence[JSONValue]) -> Retry:
-    """Make a run due that failed or was cancelled."""
+    """Make a run due that failed or was cancelled, or that waits for its next attempt or for a version."""
     found = tx.one("find_run", id=run_id)
     if found is None:
         return Retry("unknown")
     if found["status"] == "completed":
         return Retry("completed", run_record(found))
-    if found["status"] not in FINAL:
+    is_over = found["status"] in FINAL
+    if not is_over and not _waits(tx, found):
+        if tx.one("unpin_lost", run_id=run_id) is not None:  # who claims it records what was lost, as ever
+            tx.notify_due(found["agent"], run_id, found["fence"])
+            return Retry("due", run_record(found))
         is_mine = tx.is_repeat and tx.one("find_entry", run_id=run_id, key=f"{RETRIED}:{found['fence']}") is not None
         return Retry("due" if is_mine else "open", run_record(found))
-    conversations.reopen(tx, run_id)
-    row = tx.one("retry_run", id=run_id, entries=len(events))
+    if is_over:
+        conversations.reopen(tx, run_id)
+    row = tx.one("retry_run", id=run_id, fence=found["fence"], entries=len(events))
     if row is None:  # another caller was faster
         return Retry("open", run_record(tx.all("find_run", id=run_id)[0]))
     tx.all("forget_attempts", run_id=run_id)
@@ -73,3 +83,10 @@ def retry(tx: Transaction, run_id: str, events: Sequence[JSONValue]) -> Retry:
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_due(row["agent"], run_id, row["fence"])
     return Retry("due", run_record(tx.all("find_run", id=run_id)[0]))
+
+
+def _waits(tx: Transaction, run: Row) -> bool:
+    """Return whether a run that has not ended waits for its next attempt, or for a worker of its version."""
+    if run["status"] != "due" or run["due_at"] is None or run["cancel_reason"] is not None:
+        return False
+    return bool(run["is_retrying"]) or tx.one("find_version", run_id=run["id"]) is not None

@@ -20,6 +20,8 @@ TroubleKind: TypeAlias = Literal[
 
 DEAD_AFTER: Final = 30.0
 """Seconds after which a worker that has not been seen is taken for dead."""
+RESTARTED_AFTER: Final = 15.0
+"""Seconds for which a run may be due without a worker, as while its workers are started anew."""
 BUSY_AFTER: Final = 60.0
 """Seconds for which a run may be due, a lease expired, a call registered and not sent, or past its deadline."""
 RETRYING_AFTER: Final = 600.0
@@ -70,7 +72,7 @@ def _due(tx: Transaction) -> Iterator[Trouble]:
     live = [worker for worker in tx.all("list_workers_with_age") if _is_live(worker)]
     for row in tx.all("due_groups"):
         fits = [worker for worker in live if _has(worker, row["agent"], row["version"])]
-        if not fits or row["age"] > BUSY_AFTER:
+        if row["age"] > (BUSY_AFTER if fits else RESTARTED_AFTER):
             yield Trouble(
                 kind="workers_busy" if fits else "no_worker",
                 age=row["age"],
@@ -91,7 +93,7 @@ def _has(worker: Row, agent: str, version: str | None) -> bool:
 
 def _runs(tx: Transaction, limit: int) -> Iterator[Trouble]:
     for row in tx.all("lost_runs", older_than=BUSY_AFTER, limit=limit):
-        yield Trouble(kind="lease_expired", run_id=row["id"], **_of(row, "age", "agent", "worker"))
+        yield Trouble(kind="lease_expired", run_id=row["id"], **_of(row, "age", "agent", "version", "worker"))
     for row in tx.all("quarantined_runs", leases=QUARANTINE, limit=limit):
         yield Trouble(kind="quarantined", run_id=row["id"], **_of(row, "age", "agent", "worker", "attempts"))
     for row in tx.all("failing_runs", older_than=RETRYING_AFTER, limit=limit):

@@ -96,7 +96,7 @@ FROM journal
 WHERE run_id = :run_id AND seq > :after AND substr(key, 1, 7) <> 'answer:' ORDER BY seq
 
 -- list_entries: sizes of all, and what has started
-SELECT seq, key, length(value) AS size, created_at, CASE WHEN substr(key, 1, 8) = 'started:' THEN value END AS started
+SELECT seq, fence, key, length(value) AS size, created_at, CASE WHEN substr(key, 1, 8) = 'started:' THEN value END AS started
 FROM journal WHERE run_id = :run_id ORDER BY seq
 
 -- insert_event
@@ -162,7 +162,7 @@ SELECT key FROM journal WHERE run_id = :run_id AND seq > :after AND substr(key, 
 UPDATE runs
 SET status = 'due', due_at = @now, result = NULL, cancel_reason = NULL, pending = 0, expired_leases = 0,
     lease_owner = NULL, lease_until = NULL, fence = fence + 1, updated_at = @now, last_seq = last_seq + 1 + :entries
-WHERE id = :id AND status IN ('failed', 'cancelled')
+WHERE id = :id AND fence = :fence AND status IN ('failed', 'cancelled', 'due')
 RETURNING *
 
 -- forget_attempts: the last error stays
@@ -170,6 +170,11 @@ UPDATE retries SET attempts = 0, next_at = NULL WHERE run_id = :run_id
 
 -- delete_retries
 DELETE FROM retries WHERE run_id = :run_id
+
+-- unpin_lost: of a run that no worker holds any more
+DELETE FROM run_versions WHERE run_id = :run_id AND EXISTS (
+    SELECT 1 FROM runs WHERE id = run_versions.run_id AND status = 'running' AND lease_until <= @now)
+RETURNING run_id
 
 -- pin_run: at its first claim by a worker of a version
 INSERT INTO run_versions (run_id, version) VALUES (:run_id, :version) ON CONFLICT (run_id) DO NOTHING
@@ -480,7 +485,9 @@ SELECT agent, (SELECT version FROM run_versions WHERE run_id = runs.id) AS versi
 FROM runs WHERE status = 'due' AND due_at <= @now GROUP BY 1, 2 ORDER BY 1, 2
 
 -- lost_runs
-SELECT id, agent, lease_owner AS worker, @now - lease_until AS age FROM runs
+SELECT id, agent, (SELECT version FROM run_versions WHERE run_id = runs.id) AS version, lease_owner AS worker,
+    @now - lease_until AS age
+FROM runs
 WHERE status = 'running' AND lease_until <= @now - :older_than ORDER BY lease_until LIMIT :limit
 
 -- quarantined_runs
@@ -511,6 +518,16 @@ ORDER BY created_at LIMIT :limit
 SELECT * FROM calls
 WHERE status = 'processing' AND tool = COALESCE(CAST(:tool AS TEXT), tool) AND kind = COALESCE(CAST(:kind AS TEXT), kind)
 ORDER BY created_at, id LIMIT :limit
+
+-- run_ids: those that begin so, of ids that Pellucid has made; the id itself first
+SELECT id FROM runs
+WHERE id = :start OR length(id) = 32 AND substr(id, 1, length(CAST(:start AS TEXT))) = CAST(:start AS TEXT)
+ORDER BY length(id), id LIMIT :limit
+
+-- call_ids
+SELECT id FROM calls
+WHERE substr(id, 1, length(CAST(:start AS TEXT))) = CAST(:start AS TEXT)
+ORDER BY id LIMIT :limit
 
 -- find_revision
 SELECT revision FROM schema_revision
