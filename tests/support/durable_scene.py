@@ -120,6 +120,8 @@ class SpanFile(SpanExporter):
                 "error": attributes.get(semconv.ERROR_TYPE),
                 "call": attributes.get(semconv.TOOL_CALL_ID),
                 "run": attributes.get(semconv.RUN_ID),
+                "durable run": attributes.get(semconv.DURABLE_RUN_ID),
+                "digest": attributes.get(semconv.AGENT_DIGEST),
             }
             _append(self._path, json.dumps(fields))
         return SpanExportResult.SUCCESS
