@@ -9,13 +9,8 @@ from typing import Final
 from pellucid.durable.store import conversations
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import FINAL, Claim, FailedPass, Retry, Streak
-<<<<<<< HEAD
 from pellucid.durable.store.runs import Entries, note_failure, status_after, write_entries, write_events
-from pellucid.durable.store.values import run_record
-=======
-from pellucid.durable.store.runs import note_failure, status_after, write_entries, write_events
 from pellucid.durable.store.values import Row, run_record
->>>>>>> h-o
 from pellucid.types import JSONObject, JSONValue
 
 RETRIED: Final = "retried"
