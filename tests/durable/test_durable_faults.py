@@ -267,7 +267,7 @@ async def test_a_full_disk(location: Location, monkeypatch: pytest.MonkeyPatch) 
     is_full = True
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = _connect(*arguments, **options)
+        connection: sqlite3.Connection = _connect(*arguments, **options)
         connection.execute(f"PRAGMA max_page_count = {1 if is_full else 100_000}")  # of the size that it has, at least
         return connection
 

@@ -1,4 +1,4 @@
-"""Many durable runs on workers that are killed and stopped at random."""
+"""Many durable runs on workers that are killed, drained and stopped at random, with a model that fails at random."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ import anyio.to_thread
 import pytest
 
 from pellucid import Decision, Identity, ToolResult
-from pellucid.durable import DurableRuns
+from pellucid.durable import DurableRuns, RunDelta
 from pellucid.run.pausing.fold import INTERRUPTED
 from support.durable_scene import FIRST, Journey, scene
 from support.nats_faults import FaultyQueue
@@ -26,7 +28,7 @@ from support.processes import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from pellucid.durable import RunStore
+    from pellucid.durable import RunEvent, RunStore
     from support.stores import Location
 
 SCRIPT = """
@@ -39,9 +41,12 @@ work(*sys.argv[2:])
 """
 TESTS = Path(__file__).parents[1]
 RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "16"))
-KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "8"))
+KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "6"))
 WORKERS = int(os.environ.get("PELLUCID_STORM_WORKERS", "2"))
-"""The long form, `make storm`, has 200 runs, 100 kills and 4 workers."""
+"""The long form, `make storm`, has 200 runs, 100 kills, half as many drains, and 4 workers."""
+
+ERRORS = 0.3
+"""Share of the model's calls that fail; two failures in a row fail the run, which is then retried."""
 
 LEASE = 2.0
 
@@ -49,11 +54,10 @@ LEASE = 2.0
 class Workers:
     """Processes that work on the runs of a store; the runs' tools write into one file."""
 
-    def __init__(self, stack: ExitStack, location: Location, path: Path, nats: str = "") -> None:
+    def __init__(self, stack: ExitStack, location: Location, path: Path, nats: str = "", errors: float = 0.0) -> None:
         self._stack = stack
-        self._location = location
-        self._path = path
-        self._nats = nats
+        self._arguments = (*location.arguments, str(path))
+        self._trouble = (nats, str(errors))
         self._started = 0
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -61,7 +65,7 @@ class Workers:
         """Start another one."""
         backend = ("asyncio", "trio")[self._started % 2]
         self._started += 1
-        arguments = (str(TESTS), *self._location.arguments, str(self._path), backend, str(LEASE), self._nats)
+        arguments = (str(TESTS), *self._arguments, backend, str(LEASE), *self._trouble)
         # Not from the fork server, whose client would receive the signals.
         command = [sys.executable, "-W", "error", "-c", SCRIPT, *arguments]
         process = self._stack.enter_context(subprocess.Popen(command))
@@ -75,16 +79,54 @@ class Workers:
         process.wait()
         self.start()
 
+    def drain(self, number: int) -> None:
+        """Start another one, and let one end its work."""
+        process = self.processes.pop(number)
+        process.terminate()
+        self.start()
+        # A process that has just been started does not listen yet.
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+
 
 async def attend(runs: DurableRuns, run_ids: Sequence[str]) -> bool:
-    """Decide and settle what the runs wait for; return whether all have ended."""
+    """Decide and settle what the runs wait for, and retry those that the model has failed; return whether all ended."""
     states = [await runs.status(run_id) for run_id in run_ids]
     for state in states:
+        if state.status == "failed":
+            assert "down" in str(state.error), state
+            await runs.retry(state.run_id)
         if state.status == "waiting":
             await runs.decide(state.run_id, [Decision(item.approval_id, approved=True) for item in state.approvals])
             for call in state.external:
                 await runs.settle(call.id, output=f"{call.tool} settled")
-    return all(state.is_over for state in states)
+    return all(state.is_over and state.status != "failed" for state in states)
+
+
+class Readers:
+    """Readers of runs, from their first event to the last, also if the runs fail meanwhile."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[list[RunEvent]]] = {}
+
+    async def read(self, runs: DurableRuns, run_id: str, *, is_live: bool) -> None:
+        """Read the events of a run, or follow it with `stream`."""
+        seen: list[RunEvent] = []
+        self._seen.setdefault(run_id, []).append(seen)
+        while not seen or seen[-1].type != "run.completed":
+            after = seen[-1].seq if seen else 0
+            if is_live:
+                async with runs.stream(run_id, after) as live:
+                    seen += [event async for event in live if not isinstance(event, RunDelta)]
+            else:
+                seen += [event async for event in runs.events(run_id, after)]
+            await anyio.sleep(0.2)  # a run that has failed is retried soon
+
+    async def check(self, runs: DurableRuns) -> None:
+        """Check that all have read what is in the store."""
+        for run_id, readers in self._seen.items():
+            stored = [(event.seq, event.type) for event in (await runs.event_page(run_id)).events]
+            for seen in readers:
+                assert [(event.seq, event.type) for event in seen] == stored, run_id
 
 
 async def check(store: RunStore, runs: DurableRuns, principals: Mapping[str, str], journey: Journey) -> None:
@@ -113,15 +155,16 @@ async def check(store: RunStore, runs: DurableRuns, principals: Mapping[str, str
 async def storm(
     location: Location, path: Path, nats: str = "", trouble: Callable[[random.Random], Awaitable[None]] | None = None
 ) -> None:
-    """Kill workers at random while they work on runs, and make other trouble; check that all runs end right."""
-    journey = Journey(path)
+    """Kill and drain workers at random while they work on runs, and make other trouble; check that runs end right."""
+    journey, readers = Journey(path), Readers()
     dice, kills = random.Random(15), 0
     async with AsyncExitStack() as stack:
-        workers = Workers(stack.enter_context(ExitStack()), location, journey.path, nats)
+        workers = Workers(stack.enter_context(ExitStack()), location, journey.path, nats, ERRORS)
         store = await stack.enter_async_context(location.open())
         queue = await stack.enter_async_context(FaultyQueue(nats)) if nats else None
         agent = scene(journey)
         runs = DurableRuns(store, [agent], queue=queue)
+        elsewhere = DurableRuns(await stack.enter_async_context(location.open()), [])
         run_ids = [f"run-{number}" for number in range(RUNS)]
         for _ in range(WORKERS):
             workers.start()
@@ -130,20 +173,29 @@ async def storm(
             nonlocal kills
             for run_id in run_ids[RUNS * kills // KILLS : RUNS * (kills + 1) // KILLS]:
                 await runs.submit(agent, "go", run_id=run_id, identity=Identity(principal=run_id))
+                if run_id in run_ids[::4]:
+                    tasks.start_soon(partial(readers.read, runs, run_id, is_live=True))
+                    tasks.start_soon(partial(readers.read, elsewhere, run_id, is_live=False))
             if kills < KILLS:
                 kills += 1
                 await anyio.sleep(dice.random())
                 await anyio.to_thread.run_sync(workers.kill, dice.randrange(WORKERS))
+                if kills % 2:
+                    await anyio.to_thread.run_sync(workers.drain, dice.randrange(WORKERS))
                 if trouble is not None:
                     await trouble(dice)
 
-        await submit_and_kill()
-        while kills < KILLS:
+        async with anyio.create_task_group() as tasks:
             await submit_and_kill()
-            await attend(runs, run_ids[: RUNS * kills // KILLS])
-        while not await attend(runs, run_ids):  # noqa: ASYNC110  (other processes)
-            await anyio.sleep(0.1)
+            while kills < KILLS:
+                await submit_and_kill()
+                await attend(runs, run_ids[: RUNS * kills // KILLS])
+            while not await attend(runs, run_ids):  # noqa: ASYNC110  (other processes)
+                await anyio.sleep(0.1)
+        await readers.check(runs)
         await check(store, runs, {run_id: run_id for run_id in run_ids}, journey)
+        types = Counter([event.type for run_id in run_ids for event in (await runs.event_page(run_id)).events])
+        assert types["run.retrying"] > 0
 
 
 @pytest.mark.anyio

@@ -422,3 +422,18 @@ async def test_retries_are_counted_and_each_pass_has_a_span(location: Location, 
     spans = telemetry.find("invoke_agent a")
     assert [(span.attributes or {}).get(semconv.OUTCOME) for span in spans] == ["failed", "failed", "completed"]
     assert len({span.context.trace_id for span in spans}) == 1
+
+
+async def test_a_wait_is_recorded_once(location: Location, store: RunStore) -> None:
+    """A pass that fails after it has taken a result has recorded the wait for it: those that retry it do not again."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("owed", {}, "c"), DOWN, DOWN, "done"), tools=[OWED])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    with capture(fixed=False) as telemetry:
+        await within(runs.work_until_idle())
+        [call] = (await runs.status(run_id)).external
+        await runs.settle(call.id, output="paid")
+        state = await worked(runs, run_id, location)
+        assert (state.status, results(state)) == ("completed", {"c": "paid"})
+        assert telemetry.value(semconv.EXTERNAL_PENDING) == 0
+    assert len(telemetry.find("await_tool owed")) == 1

@@ -69,7 +69,7 @@ async def test_a_run_that_waits(store: RunStore) -> None:
 
 
 async def test_a_run_whose_process_ended_in_a_tool(store: RunStore, location: Location) -> None:
-    """The tool that had started is named until the next step, with worker, lease, and the leases that expired."""
+    """The tool that had started is named until the next step, with the worker, its lease, and expired leases."""
     runs = DurableRuns(store, [shop()])
     run_id = await runs.submit("shop", "two tickets")
     claim = await store.claim("host:7", ["shop"], 60)

@@ -88,7 +88,7 @@ async def test_other_methods(scene: Scene) -> None:
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-type"].startswith("text/event-stream")
         for path, allowed in (
-            ("/runs", {"POST"}),
+            ("/runs", {"GET", "HEAD", "POST"}),
             (location, {"GET", "HEAD"}),
             (f"{location}/cancel", {"POST"}),
             ("/readyz", {"GET", "HEAD"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import random
 import signal
 from collections import Counter
 from contextlib import AsyncExitStack, nullcontext
@@ -42,6 +43,7 @@ class Journey:
     Attributes:
         kill_at: Number of the point at which the process kills itself; 0 for never.
         is_troubled: Whether the model fails once before its second answer and once before its third.
+        errors: Share of the model's calls that fail, at random.
         names: Names of the points that this process has passed.
     """
 
@@ -49,6 +51,7 @@ class Journey:
     kill_at: int = 0
     points: int = 0
     is_troubled: bool = False
+    errors: float = 0.0
     names: list[str] = field(default_factory=list)
 
     def point(self, name: str) -> None:
@@ -117,6 +120,8 @@ class SpanFile(SpanExporter):
                 "error": attributes.get(semconv.ERROR_TYPE),
                 "call": attributes.get(semconv.TOOL_CALL_ID),
                 "run": attributes.get(semconv.RUN_ID),
+                "durable run": attributes.get(semconv.DURABLE_RUN_ID),
+                "digest": attributes.get(semconv.AGENT_DIGEST),
             }
             _append(self._path, json.dumps(fields))
         return SpanExportResult.SUCCESS
@@ -155,6 +160,8 @@ def scene(journey: Journey, telemetry: TelemetryOptions | None = None) -> Agent:
         journey.point(f"model {iteration} begins")
         if journey.is_troubled and iteration > 1 and not journey.counts()[f"down {iteration}"]:
             journey.note(f"down {iteration}")
+            raise ModelError("m", "down", error_kind="unavailable")
+        if random.random() < journey.errors:
             raise ModelError("m", "down", error_kind="unavailable")
         journey.note(f"model {iteration}")
         journey.point(f"model {iteration} ends")
@@ -224,19 +231,36 @@ async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, 
             await runs.settle(call.id, output=f"{call.tool} settled")
 
 
-def work(url: str, options: str, path: str, backend: str, lease: str, nats: str = "") -> None:
+def work(url: str, options: str, path: str, backend: str, lease: str, nats: str = "", errors: str = "0") -> None:
     """Work on all runs of the scene, until this process is killed; SIGUSR1 stops it between two transactions.
 
-    With the URL of a server, messages of a queue that loses and doubles them wake the worker.
+    SIGTERM drains it. With the URL of a server, messages of a queue that loses and doubles them wake the worker.
+    `errors` is the share of the model's calls that fail; the second failure in a row fails the run.
     """
 
     async def run() -> None:
         async with open_store(url, **json.loads(options)) as store, AsyncExitStack() as stack:
             queue = await stack.enter_async_context(FaultyQueue(nats, ack_wait=1.0)) if nats else None
             signal.signal(signal.SIGUSR1, lambda *_: _stop(store))
-            await DurableRuns(store, [scene(Journey(Path(path)))], lease=float(lease), poll=0.1, queue=queue).work()
+            agent, retry = scene(Journey(Path(path), errors=float(errors))), RetryPolicy(max_attempts=2, backoff=0.2)
+            runs = DurableRuns(store, [agent], lease=float(lease), poll=0.1, queue=queue, retry=retry)
+            await work_until_sigterm(runs)
 
     anyio.run(run, backend=backend)
+
+
+async def work_until_sigterm(runs: DurableRuns, *, concurrency: int = 8, drain_timeout: float = 30.0) -> None:
+    """Work until SIGTERM, and give passes this many seconds then."""
+    async with anyio.create_task_group() as tasks:
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+
+            async def drain() -> None:
+                async for _ in signals:
+                    runs.drain(drain_timeout)
+
+            tasks.start_soon(drain)
+            await runs.work(concurrency=concurrency)
+            tasks.cancel_scope.cancel()
 
 
 def _stop(store: RunStore) -> None:

@@ -13,14 +13,13 @@ from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.standalone import ObservedProvider
 from pellucid_commands.serving.agents import agents_in, load
+from pellucid_commands.serving.numbers import port_number, seconds
 from pellucid_commands.serving.options import (
     FLUSH,
     add_telemetry_arguments,
     authentication,
     cannot_listen,
     log_to_stderr,
-    port_number,
-    seconds,
     telemetry_of,
 )
 from pellucid_commands.serving.standard_streams import lines_of_input, output_to_stderr

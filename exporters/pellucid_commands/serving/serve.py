@@ -14,6 +14,7 @@ from pellucid.errors import ConfigError
 from pellucid_commands.serving.access import access_options
 from pellucid_commands.serving.access import add_arguments as add_access_arguments
 from pellucid_commands.serving.agents import load_agents
+from pellucid_commands.serving.numbers import port_number, positive
 from pellucid_commands.serving.options import (
     FLUSH,
     authentication,
@@ -23,14 +24,12 @@ from pellucid_commands.serving.options import (
     completion_of,
     log_to_stderr,
     opened_store,
-    port_number,
-    positive,
     queue_of,
-    runs_of,
     telemetry_of,
     tokens_of_environment,
 )
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
+from pellucid_commands.serving.run_options import runs_of
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:

@@ -9,22 +9,21 @@ import anyio
 
 from pellucid.cli import Command
 from pellucid_commands.serving.agents import load_agents
+from pellucid_commands.serving.numbers import port_number
 from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     check_store,
     completion_of,
-    drain_at_signals,
     log_to_stderr,
     opened_store,
-    port_number,
     queue_of,
-    runs_of,
     telemetry_of,
     tokens_of_environment,
 )
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
 from pellucid_commands.serving.probes import probes_of
+from pellucid_commands.serving.run_options import drain_at_signals, runs_of
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:

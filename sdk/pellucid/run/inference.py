@@ -273,7 +273,7 @@ def _with_one_reason(response: ModelResponse) -> ModelResponse:
         return response
     message, reason = response.message, response.finish_reason
     if reason == "stop":
-        return replace(response, finish_reason=message.finish_reason)
+        return replace(response, finish_reason=response.message.finish_reason)
     return replace(response, message=replace(message, finish_reason=reason))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pellucid import semconv
 from pellucid.durable.runs.journal import StoreJournal
 from pellucid.durable.runs.retries import RetryPolicy
+from pellucid.durable.runs.waits import waits_of
 from pellucid.durable.store import Claim, FailedPass, RunStore
 from pellucid.errors import JournalError
 from pellucid.failures import error_type_of
@@ -39,7 +40,8 @@ async def retried(
     delay = policy.delay(outcome, before) if policy is not None and journal.cancel_reason is None else None
     if delay is None:
         return failure
-    await store.retry_later(claim, failure, delay=delay)
+    entries = waits_of(run, claim.run.fence)
+    await store.retry_later(claim, failure, delay=delay, entries=entries)
     labels = {semconv.AGENT_NAME: claim.run.agent, semconv.ERROR_TYPE: failure.error_type}
     run.scope.count(semconv.DURABLE_RETRIES, 1, labels)
     _log.warning(

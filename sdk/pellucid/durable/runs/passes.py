@@ -23,6 +23,7 @@ from pellucid.durable.runs.journal import StoreJournal
 from pellucid.durable.runs.lost import last_span, record
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.tokens import Completion
+from pellucid.durable.runs.waits import expect_recorded
 from pellucid.durable.states.metrics import PassOutcome
 from pellucid.durable.states.records import identity_of
 from pellucid.durable.store import Claim, FailedPass, NewCall, RunStore
@@ -124,6 +125,7 @@ async def _run_pass(
 
             options["budget"] = load_budgets(kept, store)
         run = new_run(configuration_of(agent), source, deps, options, journal=journal, live=live)
+        expect_recorded(run, claim.journal)
     except StoreUnavailable:
         raise
     except Exception as error:  # noqa: BLE001  (the rows are damaged, or not this agent's)

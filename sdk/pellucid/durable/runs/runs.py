@@ -134,14 +134,7 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         retain: float | Mapping[RunStatus, float] | None = None,
     ) -> None:
         self._agents = _by_name(agents)
-        if not lease > 0 or not poll > 0:
-            raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
-        if max_expired_leases is not None and max_expired_leases < 1:
-            raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
-        if conversations not in get_args(Conversations):
-            raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
-        if stream not in get_args(StreamMode):
-            raise ConfigError(f"DurableRuns(stream={stream!r}): must be 'read', 'always' or 'never'")
+        _check_options(lease, poll, max_expired_leases, conversations, stream)
         self._store = store
         self._conversations = conversations
         self._telemetry = telemetry
@@ -175,15 +168,10 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
             is_always_streamed=stream == "always",
             retry=retry,
         )
-        self._retention = (
-            Retention(store=store, ages=ages_of(retain), metrics=self._metrics, poll=poll)
-            if retain is not None
-            else None
-        )
+        shared: dict[str, Any] = {"store": store, "metrics": self._metrics, "poll": poll}
+        self._retention = Retention(ages=ages_of(retain), **shared) if retain is not None else None
         self._callbacks = callbacks
-        self._deliverer = (
-            Deliverer(store=store, callbacks=callbacks, metrics=self._metrics, poll=poll) if callbacks else None
-        )
+        self._deliverer = Deliverer(callbacks=callbacks, **shared) if callbacks else None
 
     @property
     def agents(self) -> Sequence[str]:
@@ -481,6 +469,24 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
         return await self._worker.work_until_idle(_checked(concurrency))
+
+
+def _check_options(
+    lease: float, poll: float, max_expired_leases: int | None, conversations: Conversations, stream: StreamMode
+) -> None:
+    """Check options of `DurableRuns`.
+
+    Raises:
+        ConfigError: one is not valid.
+    """
+    if not lease > 0 or not poll > 0:
+        raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
+    if max_expired_leases is not None and max_expired_leases < 1:
+        raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
+    if conversations not in get_args(Conversations):
+        raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
+    if stream not in get_args(StreamMode):
+        raise ConfigError(f"DurableRuns(stream={stream!r}): must be 'read', 'always' or 'never'")
 
 
 def _checked(concurrency: int) -> int:

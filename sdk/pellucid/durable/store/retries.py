@@ -9,7 +9,7 @@ from typing import Final
 from pellucid.durable.store import conversations
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import FINAL, Claim, FailedPass, Retry, Streak
-from pellucid.durable.store.runs import note_failure, status_after, write_entries, write_events
+from pellucid.durable.store.runs import Entries, note_failure, status_after, write_entries, write_events
 from pellucid.durable.store.values import Row, run_record
 from pellucid.types import JSONObject, JSONValue
 
@@ -31,12 +31,13 @@ def streak(tx: Transaction, run_id: str) -> Streak:
     return Streak(row["attempts"], row["elapsed"], row["error_type"])
 
 
-def retry_later(tx: Transaction, claim: Claim, failure: FailedPass, delay: float) -> float | None:
+def retry_later(tx: Transaction, claim: Claim, failure: FailedPass, delay: float, entries: Entries) -> float | None:
     """Give a claim back whose pass has failed; return when the run is due again."""
-    row = tx.one("retry_later", id=claim.run.id, fence=claim.run.fence, delay=delay)
+    row = tx.one("retry_later", id=claim.run.id, fence=claim.run.fence, delay=delay, entries=1 + len(entries))
     if row is None:
         status_after(tx, claim)
         return None
+    write_entries(tx, claim.run.id, claim.run.fence, row["last_seq"] - 1, entries)
     if row["cancel_reason"] is None:
         note_failure(tx, claim, failure)
         event: JSONObject = {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from pellucid.durable.store import retries
 from pellucid.durable.store.callback_methods import CallbackMethods
 from pellucid.durable.store.records import Claim, FailedPass, Retry, Streak
 from pellucid.durable.store.transactions import seconds
 from pellucid.types import JSONValue
+
+NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
 class RetryMethods(CallbackMethods):
@@ -23,8 +26,12 @@ class RetryMethods(CallbackMethods):
         """Return the passes of a run that have failed in a row without an answer or a result in between."""
         return await self._read(partial(retries.streak, run_id=run_id))
 
-    async def retry_later(self, claim: Claim, failure: FailedPass, *, delay: float) -> float | None:
+    async def retry_later(
+        self, claim: Claim, failure: FailedPass, *, delay: float, entries: Mapping[str, JSONValue] = NO_ENTRIES
+    ) -> float | None:
         """Give a claim back whose pass has failed: the run is due again after `delay` seconds, at once if cancelled.
+
+        `entries` are journal entries by key, written in the same commit.
 
         Returns:
             The time at which it is; None if a commit that was not answered has given the claim back.
@@ -32,7 +39,8 @@ class RetryMethods(CallbackMethods):
         Raises:
             Fenced: the claim was lost; nothing was written.
         """
-        return await self._write(partial(retries.retry_later, claim=claim, failure=failure, delay=seconds(delay)))
+        work = partial(retries.retry_later, claim=claim, failure=failure, delay=seconds(delay), entries=entries)
+        return await self._write(work)
 
     async def retry(self, run_id: str, events: Sequence[JSONValue] = ()) -> Retry:
         """Make a run due again that failed, was given up or was cancelled, with its journal and its checkpoint.

@@ -65,8 +65,8 @@ def adopt(run: Run, requests: Iterable[ExternalRequest]) -> None:
 
 
 def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:
-    """Settle calls with their results, link the run to their waits, and emit late results."""
-    calls = pending(run).calls
+    """Settle calls with their results, record the waits and link the run to them, and emit late results."""
+    calls, recorded = pending(run).calls, pending(run).recorded
     for result in results:
         call = calls.by_id[result.result_id]
         assert call.request is not None
@@ -74,7 +74,10 @@ def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late
         call.request = replace(call.request, result=result)  # whole, to recognize it if it is repeated
         calls.end(call.request, result)
         output = to_response(result.output_or_error, run.limits.max_result_bytes)
-        b.link(settle(run, call, result.status, output, settled_at=result.settled_at))
+        if result.result_id in recorded:
+            calls.settle(call, result.status, output)
+        else:
+            b.link(settle(run, call, result.status, output, settled_at=result.settled_at))
     for result in late:
         ended = calls.ended[result.result_id]
         facts = CallFacts(ended.result_id, ended.tool_name, ended.tool_call_id, EXECUTION)

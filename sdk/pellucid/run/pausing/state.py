@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from opentelemetry.trace import SpanContext
 
@@ -25,6 +25,7 @@ class Pending(Unpaused):
         calls: Asynchronous tool calls.
         folded: State in which the run was interrupted, if it was.
         links: Spans that the run links to, besides those of the run that it resumes.
+        recorded: Ids of results whose waits an earlier pass of a durable run has recorded.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class Pending(Unpaused):
         self.resumption: Resumption | None = None
         self.folded: Folded | None = None
         self.links: Sequence[SpanContext] = ()
+        self.recorded: Collection[str] = ()
         self.is_interrupted = False
 
     def expect(self, requests: Iterable[ApprovalRequest]) -> None:

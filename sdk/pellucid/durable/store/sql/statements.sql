@@ -140,7 +140,7 @@ RETURNING last_seq, status, agent
 -- retry_later: a run that was cancelled meanwhile is due at once, for the worker that ends it
 UPDATE runs
 SET status = 'due', due_at = @now + CASE WHEN cancel_reason IS NULL THEN CAST(:delay AS DOUBLE PRECISION) ELSE 0 END,
-    lease_owner = NULL, lease_until = NULL, updated_at = @now, last_seq = last_seq + 1
+    lease_owner = NULL, lease_until = NULL, updated_at = @now, last_seq = last_seq + :entries
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, agent, due_at, cancel_reason
 
