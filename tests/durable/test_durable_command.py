@@ -393,6 +393,9 @@ def test_the_doctor_finds_runs_that_are_stuck(
     )
     trouble = found(store_url, capsys)["callback_dead"]
     assert (trouble["attempts"], trouble["detail"], "secret" in json.dumps(trouble)) == (9, "refused", False)
+    assert trouble["command"] == f"pellucid durable callback {run_id}"
+    assert [call(store_url, "callback", each) for each in (run_id, "nothing")] == [0, 1]
+    assert found(store_url, capsys) == {}
 
 
 def test_the_doctor_finds_calls_that_are_stuck(

@@ -1,4 +1,4 @@
-"""`pellucid durable retry`, `cancel`, `settle`, `decide`, `purge` and `drain`."""
+"""`pellucid durable retry`, `cancel`, `callback`, `settle`, `decide`, `purge` and `drain`."""
 
 from __future__ import annotations
 
@@ -69,6 +69,25 @@ async def cancel(options: Namespace) -> int:
         return (await runs.cancel(run_id, options.reason)).outcome
 
     return await _each_run(options, outcome_of, said, done=("cancelled", "requested"))
+
+
+def add_callback(parser: ArgumentParser) -> None:
+    """Declare the options of `callback`."""
+    parser.add_argument("runs", type=identifier, nargs="+", metavar="RUN", help=RUN_HELP)
+    add_shared(parser)
+
+
+async def callback(options: Namespace) -> int:
+    """Send the latest states of runs to their callback URLs again."""
+    said = {
+        "due": "is due to have its state sent to its callback URL, by a worker",
+        "nothing": "has no callback URL, or its latest state was delivered",
+    }
+
+    async def outcome_of(runs: DurableRuns, run_id: str) -> str:
+        return "due" if await runs.retry_callback(run_id) else "nothing"
+
+    return await _each_run(options, outcome_of, said, done=("due",))
 
 
 async def _each_run(

@@ -22,6 +22,11 @@ _ACTIONS: Final[
     "events": ("Print the events of a run.", listing.add_events, listing.events),
     "retry": ("Continue runs that failed or were cancelled, from their journals.", actions.add_retry, actions.retry),
     "cancel": ("Cancel runs.", actions.add_cancel, actions.cancel),
+    "callback": (
+        "Send the latest states of runs to their callback URLs again.",
+        actions.add_callback,
+        actions.callback,
+    ),
     "settle": ("Store the result of calls that runs wait for.", actions.add_settle, actions.settle),
     "decide": ("Decide about an approval that a run waits for.", actions.add_decide, actions.decide),
     "purge": ("Delete runs that ended long ago.", actions.add_purge, actions.purge),

@@ -64,7 +64,7 @@ _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     "callback_dead": (
         "the state of run {run_id} was given up {age} ago, after {attempts} attempts: {detail}",
         "mend the receiver, then send it again",
-        "await runs.retry_callback({run_id!r}), or POST /runs/{run_id}/callback",
+        "pellucid durable callback {run_id}",
     ),
     "newer_schema": ("a newer Pellucid has changed the store: {detail}", "update this one", "pip install -U pellucid"),
 }
