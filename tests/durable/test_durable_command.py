@@ -217,13 +217,19 @@ def test_several_at_once(store_url: str, location: Location, capsys: pytest.Capt
     assert "another run is open" in capsys.readouterr().out
 
 
-def test_what_to_do_next(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """`show` names the command that helps a run, and a terminal shows ids short enough for a table."""
+def test_what_to_do_next(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`show` names the command that helps a run, and that it needs the option with the store."""
     run_id = within(location, partial(submit, text="wait"))
     assert call(store_url, "show", run_id) == 0
     shown = capsys.readouterr().out
     assert "next            pellucid durable settle async_tool_" in shown
     assert f"next            pellucid durable decide {run_id} approval_" in shown
+    assert shown.endswith("give these commands --store, too, or set PELLUCID_STORE\n")
+    monkeypatch.setenv("PELLUCID_STORE", store_url)
+    assert call(store_url, "show", run_id) == 0
+    assert "--store" not in capsys.readouterr().out
     assert call(store_url, "cancel", run_id) == 0
     assert call(store_url, "show", run_id) == 0
     assert f"pellucid durable retry {run_id}" in capsys.readouterr().out

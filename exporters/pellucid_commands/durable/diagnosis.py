@@ -6,7 +6,7 @@ from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid_commands.durable.options import REFUSED, add_shared, opened
+from pellucid_commands.durable.options import REFUSED, add_shared, opened, store_hint
 from pellucid_commands.inspection.output import flat, say, say_json
 from pellucid_exporters.stored import text
 
@@ -87,7 +87,9 @@ async def doctor(options: Namespace) -> int:
             wrong, remedy, command = _said(trouble)
             say(wrong, f"    {remedy}", f"    $ {command}")
         full = {trouble.kind for trouble in found if [other.kind for other in found].count(trouble.kind) == _LIMIT}
-        say(*(f"there may be more: {_LIMIT} at most are shown of {kind}" for kind in sorted(full)))
+        say(
+            *(f"there may be more: {_LIMIT} at most are shown of {kind}" for kind in sorted(full)), *store_hint(options)
+        )
     else:
         say("nothing is stuck; runs that have failed: pellucid durable list --status failed")
     return REFUSED if found else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import ArgumentTypeError
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid.durable import DurableRuns
 from pellucid.durable.store.values import is_storable
 from pellucid.errors import ConfigError
-from pellucid_commands.serving.options import add_store_argument, check_existing, opened_store, schema_of
+from pellucid_commands.serving.options import (
+    STORE,
+    STORE_VARIABLE,
+    add_store_argument,
+    check_existing,
+    opened_store,
+    schema_of,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -50,6 +58,12 @@ def json_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not JSON; a text needs quotes: '\"…\"'") from None
+
+
+def store_hint(options: Namespace) -> tuple[str, ...]:
+    """Return what to say after commands to copy, if they need the option that named the store."""
+    is_default = options.store == os.environ.get(STORE_VARIABLE, STORE)
+    return () if is_default else (f"give these commands --store, too, or set {STORE_VARIABLE}",)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.durable.states.bodies import call_json, overview_json
 from pellucid.errors import UnknownRun
 from pellucid_commands.durable.ids import whole_run_id
-from pellucid_commands.durable.options import RUN_HELP, add_shared, identifier, opened
+from pellucid_commands.durable.options import RUN_HELP, add_shared, identifier, opened, store_hint
 from pellucid_commands.durable.words import error, no_run, since, until
 from pellucid_commands.inspection.output import flat, say, say_json
 from pellucid_exporters.stored import text
@@ -36,8 +36,7 @@ async def show(options: Namespace) -> int:
     if options.json:
         say_json(_document(found))
     else:
-        for line in _lines(found):
-            say(line)
+        say(*_lines(found), *(store_hint(options) if _next(found) else ()))
     return 0
 
 
