@@ -85,7 +85,8 @@ storm: $(VENV)/dev ## Kill and drain workers and servers, with and without NATS,
 		PELLUCID_DEPLOY_RUNS=200 PELLUCID_DEPLOY_SECONDS=2 \
 		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm \
 		tests/durable/test_durable_storm.py::test_storm_with_nats \
-		tests/durable/test_network_cuts.py tests/durable/test_rolling_deploys.py tests/server/test_server_crashes.py::test_storm_over_http --durations=0 $(ARGS)
+		tests/durable/test_network_cuts.py tests/durable/test_rolling_deploys.py \
+		tests/server/test_server_crashes.py::test_storm_over_http --durations=0 $(ARGS)
 
 fuzz: $(VENV)/dev ## Send requests made by libFuzzer to the server; arguments: make fuzz ARGS="-max_total_time=600".
 	@$(BIN)/python tests/fuzz/server_requests.py -max_len=600 $(or $(ARGS),-max_total_time=60)

@@ -45,6 +45,9 @@ KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "6"))
 WORKERS = int(os.environ.get("PELLUCID_STORM_WORKERS", "2"))
 """The long form, `make storm`, has 200 runs, 100 kills, half as many drains, and 4 workers."""
 
+WITH_NATS = ["postgres", "sqlite"] if "PELLUCID_STORM_RUNS" in os.environ else ["postgres"]
+"""Databases of the storm with NATS; with SQLite in the long form only."""
+
 ERRORS = 0.3
 """Share of the model's calls that fail; two failures in a row fail the run, which is then retried."""
 
@@ -208,7 +211,7 @@ async def test_storm(location: Location, tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.timeout((5 + KILLS / 8) * PATIENCE)
-@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+@pytest.mark.parametrize("location", WITH_NATS, indirect=True)
 async def test_storm_with_nats(location: Location, tmp_path: Path) -> None:
     """So they do if messages are lost and doubled, NATS is killed and started, and its streams are deleted."""
     with anyio.fail_after((4 + KILLS / 8) * PATIENCE), nats_server() as server:
