@@ -150,7 +150,8 @@ def filters_of(items: list[tuple[str, str]]) -> dict[str, Any]:
     filters: dict[str, Any] = {}
     for name, text in items:
         if name not in _FILTERS:
-            raise Problem(400, f"no filter; give some of {', '.join(_FILTERS)}", path=name[:100])
+            path = name if name.isidentifier() and len(name) < _LONG_NAME else "query"  # not what else may stand there
+            raise Problem(400, f"no filter; give some of {', '.join(_FILTERS)}", path=path)
         argument, read = _FILTERS[name]
         if argument in filters:
             raise Problem(400, "given twice", path=name)
@@ -189,6 +190,8 @@ def _name(text: str) -> str:
         raise ValueError("not up to 255 printable characters")
     return text
 
+
+_LONG_NAME: Final = 40
 
 _FILTERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "status": ("status", _status),
