@@ -401,6 +401,7 @@ def test_the_doctor_finds_runs_that_are_stuck(
     assert (trouble["attempts"], trouble["detail"], "secret" in json.dumps(trouble)) == (9, "refused", False)
     assert trouble["command"] == f"pellucid durable callback {run_id}"
     assert [call(store_url, "callback", each) for each in (run_id, "nothing")] == [0, 1]
+    assert f"run {run_id} is due to have its state sent" in capsys.readouterr().out
     assert found(store_url, capsys) == {}
 
 

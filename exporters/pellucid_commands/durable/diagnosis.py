@@ -53,7 +53,7 @@ _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     ),
     "overdue": (
         "call {result_id} of tool {tool} is {age} past its deadline",
-        "a worker expires it: start one, of any agent",
+        "a worker of any agent expires it, and one of the agent of its run continues that: start one",
         "pellucid worker MODULE:NAME",
     ),
     "approval_waits": (
