@@ -89,9 +89,9 @@ def create_app(
     )
 
     operators = OperatorEndpoints(runs=runs, access=access, bodies=bodies)
-    routes = [*endpoints.routes(), *operators.routes(), *ConversationEndpoints(runs, access).routes()]
-    if tokens is not None:
-        routes += CallEndpoints(runs, tokens, bodies, access).routes()
+    # Routes are tried in this order, and calls are settled most often.
+    routes = CallEndpoints(runs, tokens, bodies, access).routes() if tokens is not None else []
+    routes += [*endpoints.routes(), *operators.routes(), *ConversationEndpoints(runs, access).routes()]
     return assemble(
         _by_path(routes),
         check=runs.check,

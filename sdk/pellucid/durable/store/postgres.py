@@ -309,6 +309,7 @@ def _execute(cursor: _Cursor) -> Callable[[str, Mapping[str, Any]], Sequence[Row
             cursor.execute(statement, parameters)
         except psycopg.DataError as error:
             raise ValueError("PostgreSQL cannot store this text or number") from error
-        return cursor.fetchall() if cursor.description else []
+        result = cursor.pgresult  # `cursor.description` would describe each column
+        return cursor.fetchall() if result is not None and result.nfields else []
 
     return execute

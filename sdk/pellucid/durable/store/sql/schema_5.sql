@@ -33,7 +33,6 @@ CREATE TABLE IF NOT EXISTS workers (
 );
 
 CREATE INDEX IF NOT EXISTS workers_by_name ON workers (name);
-CREATE INDEX IF NOT EXISTS runs_by_creation ON runs (created_at, id);
 CREATE INDEX IF NOT EXISTS runs_suspected ON runs (due_at) WHERE expired_leases > 0 AND lease_owner IS NOT NULL;
 CREATE INDEX IF NOT EXISTS runs_by_agent ON runs (agent, created_at, id);
 

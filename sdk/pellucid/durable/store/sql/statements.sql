@@ -24,9 +24,29 @@ SELECT status, due_at, CASE WHEN status = 'due' THEN EXISTS (
     SELECT 1 FROM retries WHERE run_id = runs.id AND fence = runs.fence AND next_at IS NOT NULL) END AS is_retrying
 FROM runs WHERE id = :id
 
--- newest: runs after a place in the order of lists, newest first; each of these statements follows one index
-SELECT id, created_at FROM runs
-WHERE (created_at, id) < (:created_at, :id) ORDER BY created_at DESC, id DESC LIMIT :limit
+-- newest: runs after a place in the order of lists, newest first; each of these statements follows indexes. One of all runs
+-- by creation would be written at each change of a status, only for this one
+SELECT id, created_at FROM (
+    SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'due' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS due
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'running' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS running
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'waiting' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS waiting
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'completed' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS completed
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'failed' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS failed
+    UNION ALL SELECT * FROM (
+        SELECT id, created_at FROM runs WHERE status = 'cancelled' AND (created_at, id) < (:created_at, :id)
+        ORDER BY created_at DESC, id DESC LIMIT :limit) AS cancelled
+) AS all_runs
+ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- newest_of_status
 SELECT id, created_at FROM runs
