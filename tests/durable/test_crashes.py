@@ -105,10 +105,16 @@ CRASHES = {
         "waiting 1 pending a e processing",
     ),
     "settle": Crash(
-        END_PASS,
+        END_PASS.replace("timeout=0", "timeout=60"),
         'store.settle("call", "completed", 1, events=["e"])',
         "waiting 1 pending processing",
         "due 1 e completed",
+    ),
+    "settle late": Crash(
+        END_PASS,
+        'store.settle("call", "completed", 1, events=["e"])',
+        "waiting 1 pending processing",
+        "due 1 async_tool.settled expired",
     ),
     "expire": Crash(END_PASS, "store.expire()", "waiting 1 pending processing", "due 1 async_tool.settled expired"),
     "cancel": Crash(
