@@ -8,10 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import psycopg
 import pytest
 
 from pellucid import ConfigError
 from pellucid.durable import PostgresStore, SQLiteStore, open_store
+from pellucid.durable.store.statements import schema
 from pellucid.errors import StoreUnavailable
 from support.stores import claimed
 
@@ -167,6 +169,26 @@ async def test_the_state_of_a_schema(location: Location) -> None:
     async with location.open() as store:
         await claimed(store)
     assert (await location.open().schema_state()).revision == 6
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+async def test_statements_that_older_processes_have_prepared(location: Location) -> None:
+    """They can be executed while a new process brings the schema forward, and afterwards: no table gets a column."""
+    revisions = schema("x", 4, 4)
+    with psycopg.connect(location.url, autocommit=True) as older:
+        older.execute(f"CREATE SCHEMA {location.options['schema']}".encode())
+        older.execute("SELECT set_config('search_path', %s, false)", [location.options["schema"]])
+        for statement in schema("x", 0)[: -len(revisions)]:
+            older.execute(statement.encode())
+        tables = [row[0] for row in older.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema")]
+        assert {"runs", "calls", "turns"} <= {*tables}
+        for table in tables:
+            older.execute(f"SELECT * FROM {table}".encode(), prepare=True)
+        async with location.open() as store:
+            await store.submit("run", "agent", 1)
+            for table in tables:
+                older.execute(f"SELECT * FROM {table}".encode(), prepare=True)
 
 
 def test_tables_of_something_else(location: Location) -> None:
