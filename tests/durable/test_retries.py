@@ -437,3 +437,23 @@ async def test_a_wait_is_recorded_once(location: Location, store: RunStore) -> N
         assert (state.status, results(state)) == ("completed", {"c": "paid"})
         assert telemetry.value(semconv.EXTERNAL_PENDING) == 0
     assert len(telemetry.find("await_tool owed")) == 1
+
+
+async def test_the_age_of_what_retries_is_a_gauge(store: RunStore) -> None:
+    """Workers report for how long the passes of a run have failed, by agent; 0 where none has."""
+    agents = [Agent("a", model=ScriptedModel(DOWN)), Agent("b", model=ScriptedModel("done"))]
+    runs = DurableRuns(store, agents, poll=0.01, retry=RetryPolicy(backoff=3600.0, jitter=lambda: 0.9))
+    run_id = await runs.submit("a", "go")
+    with capture(fixed=False) as telemetry:
+        await within(runs.work_until_idle())
+        assert (await runs.status(run_id)).status == "retrying"
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runs.work)
+                name = semconv.DURABLE_RETRYING_AGE.name
+                while all(point.name != name for point in telemetry.metrics):  # noqa: ASYNC110  (nobody is notified)
+                    await anyio.sleep(0.01)
+                ages = {name: telemetry.value(semconv.DURABLE_RETRYING_AGE, gen_ai_agent_name=name) for name in "ab"}
+                tasks.cancel_scope.cancel()
+    assert ages["a"] > 0
+    assert ages["b"] == 0

@@ -71,12 +71,7 @@ class Readers:
 _READ: Final = (
     semconv.DURABLE_SLOTS,
     semconv.DURABLE_SLOTS_USED,
-    semconv.DURABLE_RUNS,
-    semconv.DURABLE_DUE_AGE,
-    semconv.DURABLE_PENDING,
-    semconv.DURABLE_PENDING_AGE,
-    semconv.DURABLE_DEADLINE_USED,
-    semconv.DURABLE_CALLBACK_AGE,
+    *(metric for metric in semconv.DURABLE_METRICS if metric.kind == "gauge"),
 )
 """Instruments that readers of stores observe."""
 
