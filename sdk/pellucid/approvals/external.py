@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -83,10 +82,10 @@ class ExternalResult:
         Raises:
             ConfigError: the output is not JSON.
         """
-        from pellucid.approvals.numbers import integral
+        from pellucid.approvals.numbers import canonical
 
         try:
-            content = json.dumps([self.status, integral(self.output_or_error)], sort_keys=True, allow_nan=False)
+            content = canonical([self.status, self.output_or_error])
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the output of ExternalResult {self.result_id!r} is not JSON: {error}") from error
         return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
 from pellucid.types import JSONValue
+
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False)
+
+
+def canonical(value: JSONValue) -> str:
+    """Return JSON text that is the same for the same value.
+
+    Raises:
+        TypeError, ValueError, RecursionError: the value is not JSON.
+    """
+    return _CANONICAL.encode(integral(value))
 
 
 def integral(value: JSONValue) -> JSONValue:

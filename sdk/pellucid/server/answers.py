@@ -11,11 +11,12 @@ from starlette.responses import JSONResponse
 DEPRECATED: Final[Mapping[str, str]] = {"Deprecation": "@1795737600"}
 """Header of answers to requests with an old name of a member (RFC 9745): read until the next minor version."""
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 
 class JSONAnswer(JSONResponse):
     """Answer in JSON. Half of a surrogate pair, which UTF-8 cannot encode, becomes a question mark."""
 
     def render(self, content: Any) -> bytes:
         """Return the body."""
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8", "replace")
+        return _ENCODER.encode(content).encode("utf-8", "replace")
