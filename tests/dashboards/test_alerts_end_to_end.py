@@ -142,7 +142,7 @@ def test_an_alert_reaches_people(broken: Observatory, name: str) -> None:
 
 
 def test_a_broken_hub_pages_once(mended: Observatory) -> None:
-    """Nobody is told that runs fail which got no tools, as the alert on the hub says so; passes that are retried fail."""
+    """Nobody is told that runs fail which got no tools, as the hub's alert says so; passes that are retried fail."""
     failing = [dict(labels) for labels in mended.last_told() if ("alertname", "RunFailing") in labels]
     assert {labels[AGENT] for labels in failing} == {"failing", "patient"}
     without_tools = "pellucid:runs_failed_in_discovery:increase10m"
