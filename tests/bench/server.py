@@ -139,8 +139,8 @@ async def continuations(name: str, url: str, number: int, queue: str | None = No
 def observe(store: RunStore, claimed: dict[str, tuple[float, float]]) -> None:
     """Note when a store claims a run, and for how long it had been due."""
 
-    async def observed(claim: Any, *arguments: Any) -> Claim | None:
-        found: Claim | None = await claim(*arguments)
+    async def observed(claim: Any, *arguments: Any, **options: Any) -> Claim | None:
+        found: Claim | None = await claim(*arguments, **options)
         if found is not None:
             claimed[found.run.id] = time.perf_counter(), found.waited
         return found
