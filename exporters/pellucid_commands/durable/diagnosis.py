@@ -68,7 +68,7 @@ _TEXTS: Final[dict[TroubleKind, tuple[str, str, str]]] = {
     ),
     "newer_schema": ("a newer Pellucid has changed the store: {detail}", "update this one", "pip install -U pellucid"),
 }
-"""What is wrong, the remedy, and the command."""
+"""Finding, remedy and command of each kind."""
 
 
 def add_doctor(parser: ArgumentParser) -> None:

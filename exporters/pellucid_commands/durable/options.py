@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.durable import DurableRuns
 from pellucid.durable.store.values import is_storable
-from pellucid.errors import ConfigError
 from pellucid_commands.serving.options import (
     STORE,
     STORE_VARIABLE,
@@ -74,13 +73,6 @@ async def opened(options: Namespace) -> AsyncIterator[tuple[RunStore, DurableRun
         ConfigError: there is no such store, it needs a migration, or it cannot be opened.
     """
     check_existing(options.store)
-    state = await schema_of(options.store)
-    if state.statements:
-        raise ConfigError(
-            f"the schema of the store has revision {state.revision}, and this Pellucid needs {state.needed}; "
-            "look at `pellucid durable migrate --check`, and run it without --check"
-            if state.version
-            else "there is no store of durable runs in this database; check --store"
-        )
+    (await schema_of(options.store)).check()
     async with opened_store(options, None) as store:
         yield store, DurableRuns(store, [])

@@ -1,4 +1,4 @@
-"""What `/healthz` and `/readyz` of a worker answer, on the port of its metrics."""
+"""Probes of a worker: `/healthz` and `/readyz` on the port of its metrics."""
 
 from __future__ import annotations
 

@@ -44,6 +44,32 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="after which a run is given up that ends each process it has for itself (default: 5)",
     )
+    _add_retry_arguments(parser)
+    parser.add_argument(
+        "--drain-timeout",
+        type=duration,
+        default=30.0,
+        metavar="SECONDS",
+        help="for runs to come to the end of a step at SIGTERM; 0 gives them back at once (default: 30)",
+    )
+    parser.add_argument(
+        "--retain",
+        type=retention,
+        action="append",
+        default=[],
+        metavar="[STATUS=]TIME",
+        help="delete runs that ended so long ago, such as 30d or failed=90d; may be given again (default: none)",
+    )
+    parser.add_argument(
+        "--stream",
+        choices=get_args(StreamMode),
+        default="read",
+        help="stream answers if somebody reads when they begin, always, or never (default: read)",
+    )
+
+
+def _add_retry_arguments(parser: ArgumentParser) -> None:
+    """Declare what happens after a failure, and when the code has changed."""
     parser.add_argument(
         "--max-attempts",
         type=positive,
@@ -68,27 +94,6 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         choices=get_args(OnChange),
         default="continue",
         help="what runs do whose agent has changed: continue, or wait for the one they began with (default: continue)",
-    )
-    parser.add_argument(
-        "--drain-timeout",
-        type=duration,
-        default=30.0,
-        metavar="SECONDS",
-        help="for runs to come to the end of a step at SIGTERM; 0 gives them back at once (default: 30)",
-    )
-    parser.add_argument(
-        "--retain",
-        type=retention,
-        action="append",
-        default=[],
-        metavar="[STATUS=]TIME",
-        help="delete runs that ended so long ago, such as 30d or failed=90d; may be given again (default: none)",
-    )
-    parser.add_argument(
-        "--stream",
-        choices=get_args(StreamMode),
-        default="read",
-        help="stream answers if somebody reads when they begin, always, or never (default: read)",
     )
 
 

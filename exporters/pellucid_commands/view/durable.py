@@ -31,13 +31,7 @@ def durable_pages(url: str, token: str | None) -> DurablePages:
         schema = anyio.run(store.schema_state)
     except StoreUnavailable as error:
         raise ConfigError(f"{error}; check --durable") from error
-    if not schema.version:
-        raise ConfigError("there is no store of durable runs at --durable; check its URL")
-    if schema.statements:
-        raise ConfigError(
-            f"the store of durable runs has revision {schema.revision} of its schema, and this version of Pellucid "
-            f"needs {schema.needed}; run: pellucid durable migrate"
-        )
+    schema.check()
     actions = None
     if token != "":
         token = token or secrets.token_urlsafe()

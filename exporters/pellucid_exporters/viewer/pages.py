@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -87,6 +88,23 @@ def whole(value: str | None) -> int | None:
     if not value.isdecimal() or len(value) > len(str(LARGEST)):
         raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
     return min(int(value), LARGEST)
+
+
+def number(name: str, value: str | None) -> float | None:
+    """Return a number of a filter in a URL; `None` if it is empty.
+
+    Raises:
+        HTTPException: 400, it is no number, or negative.
+    """
+    if not value or not value.strip():
+        return None
+    try:
+        given = float(value)
+    except ValueError:
+        given = math.nan
+    if not math.isfinite(given) or given < 0:
+        raise HTTPException(400, f"The filter {name} must be a number, 0 or more.")
+    return given
 
 
 @functools.cache

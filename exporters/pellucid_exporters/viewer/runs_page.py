@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pellucid_exporters.stored.rows import STATUSES, RunRow
-from pellucid_exporters.viewer.pages import query, reader_of, render, whole
+from pellucid_exporters.viewer.pages import number, query, reader_of, render, whole
 
 PAGE: Final = 100
 """Runs of one page."""
@@ -27,7 +25,7 @@ def runs_page(request: Request) -> Response:
     """Show the runs that match the parameters of the URL, newest first."""
     given = request.query_params
     filters: dict[str, Any] = {name: given.get(name, "").strip() or None for name in TEXTS}
-    filters |= {name: _number(name, given.get(name)) for name in NUMBERS}
+    filters |= {name: number(name, given.get(name)) for name in NUMBERS}
     before = whole(given.get("before"))
     runs = reader_of(request).runs(**filters, before=before, limit=PAGE + 1)
     shown = runs[:PAGE]
@@ -55,15 +53,3 @@ def _known(runs: Sequence[RunRow]) -> dict[str, list[str]]:
         "model": {model for run in runs for model in run.models},
     }
     return {name: sorted(values)[:MOST_KNOWN] for name, values in names.items()}
-
-
-def _number(name: str, value: str | None) -> float | None:
-    if not value or not value.strip():
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise HTTPException(400, f"The filter {name} must be a number, 0 or more.")
-    return number

@@ -1,4 +1,4 @@
-"""What readers of the pages may do, if they were started with `--allow-actions`: decide, settle, retry and cancel."""
+"""Actions of readers, if the pages were started with `--allow-actions`: decide, settle, retry and cancel."""
 
 from __future__ import annotations
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast, get_args
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pellucid.durable import RunFilter
+from pellucid.durable.store.overviews import STATUSES
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid_exporters.viewer.durable.parts import durable_of, shown, unavailable
-from pellucid_exporters.viewer.pages import query
+from pellucid_exporters.viewer.pages import number, query
 
 PAGE: Final = 100
 """Runs of one page."""
 
-STATUSES: Final = ("open", "queued", "due", "retrying", "running", "waiting", "completed", "failed", "cancelled")
 TEXTS: Final = ("text", "agent", "worker", "key")
 
 
@@ -27,12 +26,11 @@ async def list_page(request: Request) -> Response:
     status = given.get("status") or None
     if status is not None and status not in STATUSES:
         raise HTTPException(400, f"The status must be one of {', '.join(STATUSES)}.")
-    older_than = _seconds(given.get("older_than"))
+    minutes = number("older_than", given.get("older_than"))
+    older_than = minutes * 60.0 if minutes is not None else None
     cursor = given.get("cursor") or None
     try:
-        page = await pages.runs.list(
-            **filters, status=cast("RunFilter | None", status), older_than=older_than, cursor=cursor, limit=PAGE
-        )
+        page = await pages.runs.list(**filters, status=status, older_than=older_than, cursor=cursor, limit=PAGE)
         statistics = await pages.store.statistics(is_open_only=True)
         now = await pages.runs.now()
     except ConfigError as error:
@@ -51,23 +49,3 @@ async def list_page(request: Request) -> Response:
         "is_filtered": any(chosen.values()),
     }
     return await shown(request, "durable.html", values)
-
-
-def _seconds(text: str | None) -> float | None:
-    """Return a number of minutes of a URL in seconds.
-
-    Raises:
-        HTTPException: 400, it is no number.
-    """
-    if not text or not text.strip():
-        return None
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = -1.0
-    if not 0 <= minutes < 1e9:  # noqa: PLR2004  (also not NaN)
-        raise HTTPException(400, "The filter older_than must be a number of minutes, 0 or more.")
-    return minutes * 60.0
-
-
-assert set(STATUSES) == {name for part in get_args(RunFilter) for name in (get_args(part) or (part,))}

@@ -1,4 +1,4 @@
-"""What a durable run has done and waited for, across passes and processes, on one axis of time."""
+"""The timeline of a durable run, across passes, processes and waits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from pellucid.durable import CallRecord, JournalEntry, RunEvent, RunOverview
+from pellucid.durable.store.records import FINAL
 
 BarKind: TypeAlias = Literal["queued", "pass", "call", "approval", "retry"]
 
-_ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _PASS_ENDS: Final = frozenset({"run.waiting", "run.retrying", "run.completed", "run.failed", "run.cancelled"})
 
 
@@ -53,7 +53,7 @@ def timeline(
     bars = [*passes, *(_call(call) for call in calls), *_retries(run, events)]
     first = min((bar.start for bar in passes), default=None)
     bars.append(Bar("queued", "waited for a worker", run.created_at, first, ""))
-    end = max([now if run.status not in _ENDED else run.updated_at, *(bar.end or 0.0 for bar in bars)])
+    end = max([now if run.status not in FINAL else run.updated_at, *(bar.end or 0.0 for bar in bars)])
     return [_placed(bar, run.created_at, end) for bar in sorted(bars, key=lambda bar: bar.start)]
 
 

@@ -1,4 +1,4 @@
-"""What durable runs wait for: results of external calls, and decisions of people, the oldest first."""
+"""The page of pending calls: external ones and approvals, the oldest first."""
 
 from __future__ import annotations
 

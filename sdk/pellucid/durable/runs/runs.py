@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -29,6 +29,7 @@ from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.operation import Operation
+from pellucid.durable.runs.options import by_name, check_options, checked
 from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods, note_ended
@@ -133,8 +134,8 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
         version: str | None = None,
         retain: float | Mapping[RunStatus, float] | None = None,
     ) -> None:
-        self._agents = _by_name(agents)
-        _check_options(lease, poll, max_expired_leases, conversations, stream)
+        self._agents = by_name(agents)
+        check_options(lease, poll, max_expired_leases, conversations, stream)
         self._store = store
         self._conversations = conversations
         self._telemetry = telemetry
@@ -463,41 +464,12 @@ class DurableRuns(Operation, RetryMethods, WorkerMethods):
                 tasks.start_soon(self._deliverer.work)
             if self._retention is not None:
                 tasks.start_soon(self._retention.work)
-            await self._worker.work(_checked(concurrency), seconds(drain_timeout))
+            await self._worker.work(checked(concurrency), seconds(drain_timeout))
             tasks.cancel_scope.cancel()
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
-        return await self._worker.work_until_idle(_checked(concurrency))
-
-
-def _check_options(
-    lease: float, poll: float, max_expired_leases: int | None, conversations: Conversations, stream: StreamMode
-) -> None:
-    """Check options of `DurableRuns`.
-
-    Raises:
-        ConfigError: one is not valid.
-    """
-    if not lease > 0 or not poll > 0:
-        raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
-    if max_expired_leases is not None and max_expired_leases < 1:
-        raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
-    if conversations not in get_args(Conversations):
-        raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
-    if stream not in get_args(StreamMode):
-        raise ConfigError(f"DurableRuns(stream={stream!r}): must be 'read', 'always' or 'never'")
-
-
-def _checked(concurrency: int) -> int:
-    """Return a number of runs at the same time.
-
-    Raises:
-        ConfigError: it is less than 1.
-    """
-    if concurrency < 1:
-        raise ConfigError(f"DurableRuns: concurrency={concurrency!r} must be at least 1")
-    return concurrency
+        return await self._worker.work_until_idle(checked(concurrency))
 
 
 def _check(request: ApprovalRequest, decision: Decision) -> None:
@@ -511,20 +483,6 @@ def _check(request: ApprovalRequest, decision: Decision) -> None:
         check_answer(request, decision)
     elif decision.arguments is not None and request.input_schema is not None:
         check_edited(request, decision.arguments, Validator(request.input_schema))
-
-
-def _by_name(agents: Iterable[Agent[Any, Any]]) -> dict[str, Agent[Any, Any]]:
-    """Return agents by name.
-
-    Raises:
-        ConfigError: two have the same.
-    """
-    listed = list(agents)
-    by_name = {agent.name: agent for agent in listed}
-    if len(by_name) < len(listed):
-        names = [agent.name for agent in listed]
-        raise ConfigError(f"DurableRuns: two agents have the same name in {names}; rename one of them")
-    return by_name
 
 
 def _current_trace() -> JSONValue:

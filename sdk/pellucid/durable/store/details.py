@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pellucid.durable.store import queries
 from pellucid.durable.store.callbacks import callback
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.overviews import RunOverview, overview
@@ -77,7 +78,7 @@ def details(tx: Transaction, run_id: str) -> RunDetails:
         raise UnknownRun(run_id)
     version, turn = tx.one("find_version", run_id=run_id), tx.one("find_turn", run_id=run_id)
     return RunDetails(
-        now=tx.all("read_clock")[0]["now"],
+        now=queries.now(tx),
         run=run_record(row),
         overview=overview(shown),
         calls=tuple(map(call_record, tx.all("list_calls", run_id=run_id))),

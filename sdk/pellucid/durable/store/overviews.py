@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pellucid.context import Identity
+from pellucid.durable.store import queries
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import FINAL, RunStatus
 from pellucid.durable.store.values import Row, dump, load, status_of
@@ -142,7 +143,7 @@ class RunQuery:
 def list_runs(tx: Transaction, query: RunQuery, position: Position, limit: int) -> RunPage:
     """Return a page of runs after a position."""
     if query.older_than is not None:
-        position = min(position, Position(tx.all("read_clock")[0]["now"] - query.older_than, ""))
+        position = min(position, Position(queries.now(tx) - query.older_than, ""))
     statement, parameters = query.source()
     size = _BATCH if query.is_narrow else limit + 1
     found: list[RunOverview] = []

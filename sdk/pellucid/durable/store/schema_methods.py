@@ -9,6 +9,7 @@ import anyio.to_thread
 
 from pellucid.durable.store.statements import REVISION, schema
 from pellucid.durable.store.transactions import Transactions
+from pellucid.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,20 @@ class SchemaState:
     revision: int
     needed: int
     statements: tuple[str, ...]
+
+    def check(self) -> None:
+        """Check that there is a store which can be opened without a change.
+
+        Raises:
+            ConfigError: there is none, or it needs a migration.
+        """
+        if not self.version:
+            raise ConfigError("there is no store of durable runs in this database; check its URL")
+        if self.statements:
+            raise ConfigError(
+                f"the schema of the store has revision {self.revision}, and this Pellucid needs {self.needed}; "
+                "look at `pellucid durable migrate --check`, and run it without --check"
+            )
 
 
 class SchemaMethods(Transactions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 from pellucid.durable.store import calls, queries, runs
 from pellucid.durable.store.claim_methods import ClaimMethods
@@ -29,6 +29,7 @@ from pellucid.durable.store.records import (
     Submission,
 )
 from pellucid.durable.store.retention import RetentionMethods
+from pellucid.durable.store.retry_methods import NO_ENTRIES
 from pellucid.durable.store.schema_methods import SchemaMethods
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
@@ -37,8 +38,6 @@ from pellucid.errors import ConfigError
 from pellucid.module_names import renamed
 from pellucid.text import excerpt
 from pellucid.types import JSONValue
-
-_NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
 
 class RunStore(
@@ -139,7 +138,7 @@ class RunStore(
         new_calls: Sequence[NewCall],
         events: Sequence[JSONValue] = (),
         *,
-        entries: Mapping[str, JSONValue] = _NO_ENTRIES,
+        entries: Mapping[str, JSONValue] = NO_ENTRIES,
     ) -> Lease:
         """Register calls as processing, before they are dispatched, and renew the lease.
 
@@ -165,7 +164,7 @@ class RunStore(
         checkpoint: JSONValue = None,
         *,
         calls: Sequence[NewCall] = (),
-        entries: Mapping[str, JSONValue] = _NO_ENTRIES,
+        entries: Mapping[str, JSONValue] = NO_ENTRIES,
         events: Sequence[JSONValue] = (),
         cancellation_events: Sequence[JSONValue] = (),
     ) -> PassEnd:
@@ -204,7 +203,7 @@ class RunStore(
         status: Literal["completed", "failed", "cancelled"],
         result: JSONValue = None,
         *,
-        entries: Mapping[str, JSONValue] = _NO_ENTRIES,
+        entries: Mapping[str, JSONValue] = NO_ENTRIES,
         events: Sequence[JSONValue] = (),
         failure: FailedPass | None = None,
     ) -> tuple[CallRecord, ...]:

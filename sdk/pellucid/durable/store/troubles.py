@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from pellucid.durable.store import queries
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import QUARANTINE
 from pellucid.durable.store.statements import REVISION
@@ -112,7 +113,7 @@ def _calls(tx: Transaction, limit: int) -> Iterator[Trouble]:
 
 
 def _others(tx: Transaction, limit: int) -> Iterator[Trouble]:
-    now = tx.all("read_clock")[0]["now"]
+    now = queries.now(tx)
     for row in tx.all("list_dead_callbacks", limit=limit):
         names = _of(row, "run_id", "attempts")
         yield Trouble(kind="callback_dead", age=now - row["dead_at"], detail=row["last_error"], **names)
