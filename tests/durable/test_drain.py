@@ -70,6 +70,23 @@ async def test_a_tool_that_runs_ends_and_is_journalled(store: RunStore) -> None:
     assert scene.starts.count("c-1") == 2  # of two runs
 
 
+async def test_a_claim_under_way_at_the_drain_is_given_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is due at once: nothing of it is done here."""
+    scene, claim = Scene(), store.claim
+    runs = DurableRuns(store, [scene.agent])
+    run_id = await runs.submit("a", "go")
+
+    async def claimed_while_draining(*args: Any, **options: Any) -> Any:
+        runs.drain(10_000.0)
+        return await claim(*args, **options)
+
+    monkeypatch.setattr(store, "claim", claimed_while_draining)
+    await within(runs.work())
+    state = await runs.status(run_id)
+    assert (state.status, state.attempts, scene.models) == ("due", 0, 0)
+    assert await store.steps(run_id) == ()
+
+
 async def test_in_the_first_half_a_run_goes_on_to_its_end(store: RunStore) -> None:
     """Though the worker claims no other."""
     scene = Scene()

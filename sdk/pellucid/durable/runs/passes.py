@@ -74,7 +74,7 @@ async def run_pass(
     try:
         return await _run_pass(store, agent, claim, deps, completion, live, retry)
     except PassReleased:
-        return await _released(store, claim)
+        return await give_back(store, claim)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
         return "fenced"
@@ -84,11 +84,11 @@ async def run_pass(
     except Exception as error:  # noqa: BLE001  (a run that cannot continue must not end its worker)
         return await _fail(store, claim, error)
     except anyio.get_cancelled_exc_class():
-        await _released(store, claim)
+        await give_back(store, claim)
         raise
 
 
-async def _released(store: RunStore, claim: Claim) -> PassOutcome:
+async def give_back(store: RunStore, claim: Claim) -> PassOutcome:
     """Give a claim back: the run is due again at once."""
     with anyio.move_on_after(PATIENCE, shield=True):
         try:

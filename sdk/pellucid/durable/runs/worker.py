@@ -15,7 +15,7 @@ from pellucid.agent import Agent
 from pellucid.durable.runs.draining import Draining
 from pellucid.durable.runs.live.hub import LiveHub
 from pellucid.durable.runs.live.pass_text import PassText
-from pellucid.durable.runs.passes import PATIENCE, run_pass
+from pellucid.durable.runs.passes import PATIENCE, give_back, run_pass
 from pellucid.durable.runs.presence import Presence
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.sources import Claims, Source, Work
@@ -96,7 +96,10 @@ class Worker:
         try:
             live = PassText(self.hub, claim, is_always=self.is_always_streamed) if self.hub is not None else None
             agent, gate = self.agents[claim.run.agent], self.draining.gate(live)
-            outcome = await run_pass(self.store, agent, claim, self.deps, self.completion, gate, self.retry)
+            if self.draining.is_active and claim.run.status != "failed":  # the claim was under way at the drain
+                outcome = await give_back(self.store, claim)
+            else:
+                outcome = await run_pass(self.store, agent, claim, self.deps, self.completion, gate, self.retry)
         finally:
             self.metrics.pass_ended(claim.run.agent, outcome)
             work.end(outcome)
