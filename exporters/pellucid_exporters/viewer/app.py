@@ -23,10 +23,10 @@ from pellucid_exporters.viewer.alerts_page import alerts_page, runbook_page
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.run_page import run_page
+from pellucid_exporters.viewer.run.page import run_page
 from pellucid_exporters.viewer.runs_page import runs_page
 from pellucid_exporters.viewer.security import Protection
-from pellucid_exporters.viewer.span_page import raw_text, request_text, span_of_id, span_page
+from pellucid_exporters.viewer.span_page import media, raw_text, request_text, span_of_id, span_page
 
 if TYPE_CHECKING:
     from pellucid_exporters.viewer.durable import DurablePages
@@ -60,6 +60,7 @@ def create_viewer_app(
             Route("/runs/{run_id}/{sequence}", span_page),
             Route("/runs/{run_id}/{sequence}/request", request_text),
             Route("/runs/{run_id}/{sequence}/raw/{attribute}", raw_text),
+            Route("/runs/{run_id}/{sequence}/media/{attribute}/{digest}", media),
             Route("/alerts", alerts_page),
             Route("/runbooks/{name}", runbook_page),
             Route("/compare", compare_page),
