@@ -15,14 +15,14 @@ from pellucid_exporters.stored.rows import RunRow, SpanRow
 from pellucid_exporters.stored.text import cut
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.run.media import AUDIO, IMAGES, media_in
-from pellucid_exporters.viewer.run.span import PAGE, settings_of, span_values
+from pellucid_exporters.viewer.run.request import settings_of
+from pellucid_exporters.viewer.run.span import PAGE, span_values
 
 
 def span_page(request: Request) -> Response:
     """Show a span."""
     run, spans, span = _found(request)
-    reader = reader_of(request)
-    values = span_values(reader, run, spans, span, reader.trace(run.trace_id), PAGE)
+    values = span_values(request, run, spans, span, reader_of(request).trace(run.trace_id), PAGE)
     return render(request, "span.html", {"panel": values})
 
 

@@ -78,7 +78,7 @@ def run_page(request: Request) -> Response:
     }
     room = Room(elements=1_000, characters=250_000, longest=4_000, largest=60)
     names = tool_names([item.message for item in talk.messages])
-    contents = Contents(f"/runs/{run.run_id}/", room, names)
+    contents = Contents(f"/runs/{run.run_id}/", room, names, has_images=request.app.state.images)
     if values["panel"] is None:
         values |= _side(request, state, spans, content, contents, talk.messages, tree.root)
     return render(request, "run.html", values)
@@ -143,5 +143,5 @@ def _panel(request: Request, tree: RunTree, trace: Sequence[RunRow], state: Stat
         name: state.address(span=tree.key(tree.order[other])) if 0 <= other < len(tree.order) else ""
         for name, other in (("earlier", place - 1), ("later", place + 1))
     }
-    values = span_values(reader_of(request), run, spans, span, trace, PANEL)
+    values = span_values(request, run, spans, span, trace, PANEL)
     return {**values, **neighbours}
