@@ -13,6 +13,7 @@ from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
+from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
 from pellucid_exporters.viewer.run.gaps import KINDS, path_of
 from pellucid_exporters.viewer.run.overview import overview
 from pellucid_exporters.viewer.run.room import Room
@@ -49,9 +50,14 @@ def run_page(request: Request) -> Response:
     state, tree = State.of(request.query_params), run_tree(reader, run, spans, trace)
     content = RunContent(reader, spans)
     talk = conversation(content, spans, tree.root)
+    path, name = path_of(tree), format_of(request)
+    if name == "json":
+        return answer(name, run_json(tree, path, content))
+    if name == "md":
+        return answer(name, run_markdown(tree, path, talk.messages, talk.question, talk.answer))
     previous = reader.runs(agent=run.agent, before=run.start, limit=1)
     faults = [span for span in spans if is_fault(span) and span is not tree.root]
-    path, scale = path_of(tree), Scale(tree, state)
+    scale = Scale(tree, state)
     values: dict[str, Any] = {
         "run": run,
         "root": tree.root,
