@@ -77,8 +77,8 @@ async def test_a_run_is_markdown(reader: StoreReader) -> None:
         "invoke_agent support",
         "execute_tool track_parcel",
         "## Conversation",
+        "**user**",
         "**assistant**",
-        "find_order",
     ]
     places = [answer.text.index(text) for text in texts]
     assert places == sorted(places)

@@ -37,6 +37,7 @@ def serve(
     jaeger: str | None,
     browser: bool,
     durable: DurablePages | None = None,
+    images: bool = False,
 ) -> int:
     """Serve the pages of a store, print their address, and return the exit code.
 
@@ -46,7 +47,11 @@ def serve(
     # Who looks at durable runs may have no telemetry here; a path that was named must be there.
     is_without = durable is not None and str(path) == DEFAULT_PATH and not path.exists()
     app = create_viewer_app(
-        NoTelemetry() if is_without else StoreReader(path), label=str(path), jaeger=jaeger, durable=durable
+        NoTelemetry() if is_without else StoreReader(path),
+        label=str(path),
+        jaeger=jaeger,
+        durable=durable,
+        images=images,
     )
     with closing(_listen(host, port)) as listener:
         name = f"[{host}]" if ":" in host else host

@@ -10,11 +10,11 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow, text_of
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
 from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
-from pellucid_exporters.viewer.run.gaps import KINDS, path_of
+from pellucid_exporters.viewer.run.gaps import KINDS, path_of, waits
 from pellucid_exporters.viewer.run.overview import overview
 from pellucid_exporters.viewer.run.room import Room
 from pellucid_exporters.viewer.run.scale import Scale
@@ -63,6 +63,8 @@ def run_page(request: Request) -> Response:
         "root": tree.root,
         "state": state,
         "version": str(tree.root.attributes.get(semconv.AGENT_VERSION, "")) if tree.root else "",
+        "resumed": text_of(tree.root.attributes, semconv.RESUMED_FROM) if tree.root else None,
+        "approved": max((waits(span)[0] for span in spans), default=0),
         "question": talk.question,
         "answer": talk.answer,
         "LONGEST": LONGEST,

@@ -18,6 +18,7 @@ from pellucid_exporters.viewer.pages import reader_of
 from pellucid_exporters.viewer.run.content import Contents
 from pellucid_exporters.viewer.run.request import got, settings_of
 from pellucid_exporters.viewer.run.room import Room
+from pellucid_exporters.viewer.run.wire import exchange_of
 
 CONTENT: Final = (
     semconv.INPUT,
@@ -112,6 +113,7 @@ def span_values(
         "calls": len(calls),
         "request_sent": sent,
         "settings": settings_of(span),
+        "exchange": exchange_of(content, span),
         "definitions": definitions_of(sent),
         "offered": sent.offered.number if sent is not None else sum(offer.is_offered is True for offer in offers),
         "offers": offers,
