@@ -164,7 +164,7 @@ class Waterfall:
 
     def _gap(self, gap: Gap) -> str:
         bar = self._scale.bar(gap.start, gap.end)
-        return f'<div class="r gap d1"><b>{gap.name}</b><i>{duration(gap.end - gap.start)}</i>{bar}</div>'
+        return f'<div class="r gap"><b>{gap.name}</b><i>{duration(gap.end - gap.start)}</i>{bar}</div>'
 
     def _row(self, span: SpanRow) -> str:
         """Return the row of a span; its link is relative to the page of the run."""
