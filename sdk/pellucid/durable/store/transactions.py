@@ -186,7 +186,7 @@ class Transactions:
             finally:
                 with self._ended:
                     self._running -= 1
-                    if not self._is_open:
+                    if self._running == 0:
                         self._ended.notify_all()
 
         return await anyio.to_thread.run_sync(run, limiter=limiter)
