@@ -261,9 +261,7 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Calla
         iterations=row["iterations"],
         error_type=row["error_type"],
         error=row["error"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        cost=row["cost"],
+        **searches.usage_of(row),
         total=searches.total(connection, row["run_id"]),
         models=tuple(parts["model"]),
         tools=tuple(parts["tool"]),
@@ -272,6 +270,7 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Calla
         replay_of=row["replay_of"],
         seen_until=max(seen, row["last"]) if seen is not None else None,
         stop_reason=searches.stop_reason(row),
+        **{name: row[name] for name in searches.PLAIN},
     )
 
 
