@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
-from pellucid_exporters.local.run_facts import answer_of, caller_of, name_of, question_of
 from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.stored.rows import FAULTS, PART_OF, status_of, text_of
+from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of
 
 if TYPE_CHECKING:
     import sqlite3

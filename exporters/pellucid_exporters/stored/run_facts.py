@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.local.bodies import storable
 
 LONGEST: Final = 500
 """Characters of a question or an answer that the row of a run has."""
@@ -37,7 +36,7 @@ def caller_of(facts: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def name_of(value: object) -> str | None:
     """Return a name as a row of a run has it."""
-    return storable(value[:_LONGEST_NAME]) if isinstance(value, str) and value else None
+    return _encodable(value[:_LONGEST_NAME]) if isinstance(value, str) and value else None
 
 
 def _last_text(recorded: object, role: str) -> str | None:
@@ -59,7 +58,12 @@ def _text(parts: object) -> str:
         content = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
         if isinstance(content, str):
             texts.append(content[: 4 * LONGEST])
-    return storable(" ".join(" ".join(texts).split())[:LONGEST])
+    return _encodable(" ".join(" ".join(texts).split())[:LONGEST])
+
+
+def _encodable(text: str) -> str:
+    """Return a text without halves of surrogate pairs."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _parsed(recorded: object) -> Any:
