@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pellucid import semconv
-from pellucid_exporters.local import searches
+from pellucid_exporters.local import run_search, searches
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
@@ -19,6 +19,7 @@ from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.run_reading import Processes, run_row
 from pellucid_exporters.local.span_rows import span_row
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 _MANY: Final = 500
 
@@ -117,6 +118,27 @@ class StoreReader:
             return found
 
         return self._read(read)
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return the runs that match among the newest ones; see `BOUND`."""
+        return self._read(lambda connection: run_search.search(connection, wanted, Processes(connection)))
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return runs by their ids, in the order of these; without those that the store does not have."""
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            seen_until = Processes(connection)
+            return [run_row(connection, row, seen_until) for row in searches.rows_of(connection, run_ids)]
+
+        return self._read(read)
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return the number of runs by hour and outcome, of hours that begin between two times."""
+        return self._read(lambda connection: run_search.hours(connection, since, until, agent))
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return the first names of each kind by which runs are searched, in alphabetical order."""
+        return self._read(lambda connection: run_search.names(connection, limit))
 
     def run(self, run_id: str) -> RunRow | None:
         """Return a run by its id, an unambiguous prefix of it, or its trace id; None if there is none."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 
 class NoTelemetry:
@@ -38,6 +39,22 @@ class NoTelemetry:
     def events(self, run_id: str) -> list[EventRow]:
         """Return no events."""
         return []
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return no runs."""
+        return FoundRuns()
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return no runs."""
+        return []
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return no hours."""
+        return []
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return no names."""
+        return {}
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return no events."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 
 class Recording(Protocol):
@@ -57,6 +58,22 @@ class Recording(Protocol):
 
 class Reader(Recording, Protocol):
     """Read-only access to stored telemetry, from any thread."""
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return the runs that match among the newest ones; see `BOUND`."""
+        ...
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return runs by their ids, in the order of these."""
+        ...
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return the number of runs by hour and outcome, of hours that begin between two times."""
+        ...
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return the first names of each kind by which runs are searched."""
+        ...
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return the events of all runs with a name in a window of time, the newest first."""

@@ -24,7 +24,7 @@ from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.run_page import run_page
-from pellucid_exporters.viewer.runs_page import runs_page
+from pellucid_exporters.viewer.runs.page import runs_page
 from pellucid_exporters.viewer.security import Protection
 from pellucid_exporters.viewer.span_page import raw_text, request_text, span_of_id, span_page
 
