@@ -108,7 +108,8 @@ def _drivers(connection: sqlite3.Connection, wanted: RunFilter) -> Iterator[_Dri
         if (name := getattr(wanted, kind)) is not None:
             yield _ranged(_PART, [kind, storable(name)], wanted)
     text = storable(wanted.text or "")
-    if len(text) >= text_index.SHORTEST and not wanted.everywhere and text_index.is_valid(connection):
+    is_indexed = len(text) >= text_index.SHORTEST and "\0" not in text and not wanted.everywhere
+    if is_indexed and text_index.is_valid(connection):
         keys = [key for (key,) in map(tuple, connection.execute(_TEXT, [text_index.trigrams(text)]))]
         run = searches.find(connection, text)
         if run is not None:

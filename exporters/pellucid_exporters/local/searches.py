@@ -98,6 +98,8 @@ def usage_of(run: sqlite3.Row) -> dict[str, Any]:
 
 def rows_of(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[sqlite3.Row]:
     """Return runs by their ids, in the order of these; without those that the store does not have."""
+    if not run_ids:
+        return []
     marks = ",".join("?" * len(run_ids))
     found = {row["run_id"]: row for row in connection.execute(f"{_RUNS} WHERE run_id IN ({marks})", list(run_ids))}
     return [found[run_id] for run_id in run_ids if run_id in found]

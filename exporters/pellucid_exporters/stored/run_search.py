@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-BOUND: Final = 2_500
+BOUND: Final = 2_000
 """Runs that a search examines at most, the newest first: its cost does not grow with the store."""
 
 

@@ -39,7 +39,7 @@ class Zone:
         if self.name is not None:
             try:
                 self._zone = UTC if self.name == "UTC" else ZoneInfo(self.name[:_LONGEST])
-            except (OSError, ValueError) as error:
+            except (KeyError, OSError, ValueError) as error:
                 raise HTTPException(400, "This machine knows no time zone of that name.") from error
 
     def at(self, nanoseconds: int) -> datetime:
