@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 
@@ -55,6 +56,19 @@ class NoTelemetry:
     def names(self, limit: int) -> dict[str, list[str]]:
         """Return no names."""
         return {}
+
+    def groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+        has_durations: bool = True,
+    ) -> list[RunGroup]:
+        """Return no runs."""
+        return []
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return no events."""

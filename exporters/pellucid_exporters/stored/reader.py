@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 
@@ -73,6 +74,19 @@ class Reader(Recording, Protocol):
 
     def names(self, limit: int) -> dict[str, list[str]]:
         """Return the first names of each kind by which runs are searched."""
+        ...
+
+    def groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+        has_durations: bool = True,
+    ) -> list[RunGroup]:
+        """Return the runs that started between two times, counted by a name and by steps of time; see `RunGroup`."""
         ...
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
