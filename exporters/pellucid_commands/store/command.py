@@ -25,7 +25,7 @@ DAY: Final = 86_400
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the subcommands of `pellucid store`."""
-    actions = parser.add_subparsers(title="actions", metavar="stats | compact | export", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="stats | compact | export | import", required=True)
     described = "Show how much is in the store."
     stats = actions.add_parser("stats", help=described, description=described)
     stats.add_argument("--json", action="store_true", help="as one JSON object")
@@ -52,7 +52,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--parquet", type=Path, metavar="FOLDER", help="as files of Parquet, by day; needs pellucid[parquet]"
     )
     export.set_defaults(act=_export)
-    for action in (stats, compaction, export):
+    described = "Add the telemetry of other stores, of exports and recordings in JSON Lines, and of OTLP in JSON."
+    importing = actions.add_parser("import", help=described, description=described)
+    importing.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what to import; again does no harm")
+    importing.set_defaults(act=_import)
+    for action in (stats, compaction, export, importing):
         action.add_argument(
             "--store", type=Path, default=Path(DEFAULT_PATH), metavar="FILE", help=f"default: {DEFAULT_PATH}"
         )
@@ -101,6 +105,19 @@ def _export(options: Namespace) -> int:
     return 0
 
 
+def _import(options: Namespace) -> int:
+    from pellucid_commands.store.imports.files import import_file
+
+    for file in options.files:
+        found = import_file(file, options.store)
+        print(f"{file}: {found.runs:,} runs, {found.spans:,} spans and {found.events:,} events imported")
+        if found.there:
+            print(f"{file}: {found.there:,} spans and events were there already")
+        if found.left_out:
+            print(f"{file}: {found.left_out:,} spans under way are left out; import it again when they have ended")
+    return 0
+
+
 def _bytes(text: str) -> int:
     if not text.isdecimal() or int(text) < SMALLEST:
         raise ArgumentTypeError(f"{text!r} is not a number of bytes of at least {SMALLEST:,}")
@@ -119,7 +136,7 @@ def _positive(text: str) -> float:
 
 COMMAND: Final = Command(
     name="store",
-    help="Show, compact or export the local store of telemetry.",
+    help="Show, compact, export or fill the local store of telemetry.",
     add_arguments=add_arguments,
     run=run,
     examples=(
@@ -127,5 +144,6 @@ COMMAND: Final = Command(
         "pellucid store compact --max-age 30 --max-bytes 500000000",
         "pellucid store export --output telemetry.jsonl",
         "pellucid store export --run 96c287f9 --parquet tables",
+        "pellucid store import spans.json ../other/.pellucid/telemetry.db",
     ),
 )

@@ -14,7 +14,7 @@ from pellucid_exporters.stored.bodies import digests_in, filled
 from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
-    from pellucid_exporters.stored.reader import Reader
+    from pellucid_exporters.stored.reader import Recording
 
     Row = RunRow | SpanRow | EventRow
 
@@ -28,7 +28,7 @@ _NAMES: Final = {
 _VALUES: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 
 
-def exported(reader: Reader, name: str | None = None) -> Iterator[dict[str, Any]]:
+def exported(reader: Recording, name: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the lines of one run with those that it needs, or of all runs, the newest first, and of what has no run.
 
     Raises:
@@ -47,7 +47,7 @@ def exported(reader: Reader, name: str | None = None) -> Iterator[dict[str, Any]
         yield from lines.of_run(row)
 
 
-def all_runs(reader: Reader) -> Iterator[RunRow]:
+def all_runs(reader: Recording) -> Iterator[RunRow]:
     """Yield all runs of a store, the newest first."""
     before: int | None = None
     limit, seen = _PAGE, set[str]()
@@ -61,7 +61,7 @@ def all_runs(reader: Reader) -> Iterator[RunRow]:
 
 
 class _Lines:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Recording) -> None:
         self._reader = reader
         self._catalogs: set[str] = set()
         self._texts: dict[str, str] = {}

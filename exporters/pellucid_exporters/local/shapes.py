@@ -183,10 +183,13 @@ class _Stored(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _stored(definition: str) -> _Stored:
-    *head, marks, keys, constants = json.loads(definition)
+    name, kind, scope, status, marks, keys, constants = json.loads(definition)
     fixed = iter(constants)
     return _Stored(
-        *head,
+        name,
+        kind,
+        scope,
+        status,
         keys=tuple(keys),
         items=[next(fixed) if mark == CONSTANT else None for mark in marks],
         plain=tuple(place for place, mark in enumerate(marks) if mark == PLAIN),
