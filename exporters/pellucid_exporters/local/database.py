@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from pellucid_exporters.local.schema import migrate
+from pellucid_exporters.local.text_index import leave_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,6 +90,7 @@ class Database:
             self._file = _identity(self.path)
             try:
                 migrate(connection, self.path)
+                leave_index(connection)
             except BaseException:
                 self._close()
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,8 +15,8 @@ from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
-from pellucid_exporters.local.processes import is_alive
 from pellucid_exporters.local.reading import reading
+from pellucid_exporters.local.run_reading import Processes, run_row
 from pellucid_exporters.local.span_rows import span_row
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
 
@@ -102,13 +102,13 @@ class StoreReader:
             conditions, values = [*conditions, searches.MAY_STOP_BY], [*values, json.dumps(stop_reason)]
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
-            seen_until = _Processes(connection)
+            seen_until = Processes(connection)
             matches = searches.text_filter(connection, text) if text else None
             found: list[RunRow] = []
             for row in searches.newest(connection, conditions, values, before):
                 if (matches is not None and not matches(row)) or stop_reason not in (None, searches.stop_reason(row)):
                     continue
-                run = _run_row(connection, row, seen_until)
+                run = run_row(connection, row, seen_until)
                 if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
                     continue
                 found.append(run)
@@ -123,7 +123,7 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> RunRow | None:
             row = searches.find(connection, run_id)
-            return _run_row(connection, row, _Processes(connection)) if row is not None else None
+            return run_row(connection, row, Processes(connection)) if row is not None else None
 
         return self._read(read)
 
@@ -131,9 +131,9 @@ class StoreReader:
         """Return the runs of a trace in start order."""
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
-            seen_until = _Processes(connection)
+            seen_until = Processes(connection)
             rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
-            return [_run_row(connection, row, seen_until) for row in rows][::-1]
+            return [run_row(connection, row, seen_until) for row in rows][::-1]
 
         return self._read(read) if list(_binary([trace_id])) else []
 
@@ -142,7 +142,7 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> list[SpanRow]:
             key, trace_id = _key_of(connection, run_id)
-            seen_until = _Processes(connection)
+            seen_until = Processes(connection)
             rows = connection.execute(_SPANS, {"key": key}) if key is not None else ()
             return [span_row(row, run_id, trace_id, number, seen_until) for number, row in enumerate(rows)]
 
@@ -218,61 +218,10 @@ class StoreReader:
             return work(connection)
 
 
-class _Processes:
-    """When processes that are gone were last seen, by their ids in the store, each looked up once."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._known: dict[int, int | None] = {}
-
-    def __call__(self, process: int) -> int | None:
-        """Return when a process was last seen; None if it is alive."""
-        if process not in self._known:
-            query = "SELECT host, pid, started, heartbeat, ended FROM processes WHERE id = ?"
-            row = self._connection.execute(query, (process,)).fetchone()
-            self._known[process] = _seen_until(row) if row is not None else 0
-        return self._known[process]
-
-
-def _seen_until(process: sqlite3.Row) -> int | None:
-    if process["ended"] is None and is_alive(*tuple(process)[:4]):
-        return None
-    return int(process["ended"] or process["heartbeat"])
-
-
 def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
-    seen_until = _Processes(connection)
+    seen_until = Processes(connection)
     rows = [span_row(row, row["run_id"] or "", None, 0, seen_until) for row in connection.execute(_STARTS)]
     return [row for row in rows if row.status == RUNNING]
-
-
-def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Callable[[int], int | None]) -> RunRow:
-    seen = seen_until(row["process"]) if row["outcome"] is None else None
-    parts: Mapping[str, Sequence[str]] = searches.parts_of(connection, row["key"])
-    return RunRow(
-        run_id=row["run_id"],
-        trace_id=row["trace_id"].hex(),
-        parent_run_id=row["parent_run_id"],
-        agent=row["agent"] or "",
-        service=row["service"] or "",
-        status=row["outcome"] or (RUNNING if seen is None else INTERRUPTED),
-        start=row["start"],
-        end=row["ended"],
-        iterations=row["iterations"],
-        error_type=row["error_type"],
-        error=row["error"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        cost=row["cost"],
-        total=searches.total(connection, row["run_id"]),
-        models=tuple(parts["model"]),
-        tools=tuple(parts["tool"]),
-        hubs=tuple(parts["hub"]),
-        spans=row["spans"] + row["open_spans"],
-        replay_of=row["replay_of"],
-        seen_until=max(seen, row["last"]) if seen is not None else None,
-        stop_reason=searches.stop_reason(row),
-    )
 
 
 def _event_row(row: sqlite3.Row, run_id: str) -> EventRow:

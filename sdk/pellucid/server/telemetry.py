@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from opentelemetry import metrics, propagate, trace
+from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from opentelemetry.util.types import AttributeValue
 from starlette.datastructures import Headers
@@ -78,33 +78,35 @@ class ServerTelemetry:
 
         labels = _labels(scope, route)
         start, error = time.perf_counter(), ""
-        with self._tracer().start_as_current_span(
+        outer = propagate.extract(Headers(scope=scope))
+        span = self._tracer().start_span(
             _name(labels),
-            context=propagate.extract(Headers(scope=scope)),
+            context=outer,
             kind=SpanKind.SERVER,
             attributes={**labels, **_addresses(scope), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                await self._app(scope, observed_receive, observed_send)
-                error = str(status) if status is not None and status >= _SERVER_ERROR else ""
-            except Exception as exception:
-                status, error = status or _SERVER_ERROR, error_type_of(exception)
-                raise
-            finally:
-                is_left = has_left and status is None  # a later status is that of an answer
-                if is_left:
-                    status, error = _CLIENT_LEFT, "client_disconnected"
-                result: dict[str, AttributeValue] = (
-                    {semconv.HTTP_RESPONSE_STATUS_CODE: status} if status is not None else {}
-                )
-                if error:
-                    result[semconv.ERROR_TYPE] = error
-                if error and not is_left:  # the server has not failed
-                    span.set_status(StatusCode.ERROR)
-                span.set_attributes(result)
-                self._duration().record(time.perf_counter() - start, {**labels, **result})
+        )
+        token = context.attach(trace.set_span_in_context(span, outer))
+        try:
+            await self._app(scope, observed_receive, observed_send)
+            error = str(status) if status is not None and status >= _SERVER_ERROR else ""
+        except Exception as exception:
+            status, error = status or _SERVER_ERROR, error_type_of(exception)
+            raise
+        finally:
+            is_left = has_left and status is None  # a later status is that of an answer
+            if is_left:
+                status, error = _CLIENT_LEFT, "client_disconnected"
+            result: dict[str, AttributeValue] = {}
+            if status is not None:
+                result[semconv.HTTP_RESPONSE_STATUS_CODE] = status
+            if error:
+                result[semconv.ERROR_TYPE] = error
+            if error and not is_left:  # the server has not failed
+                span.set_status(StatusCode.ERROR)
+            span.set_attributes(result)
+            self._duration().record(time.perf_counter() - start, {**labels, **result})
+            context.detach(token)
+            span.end()
 
     def _route_of(self, scope: Scope) -> str | None:
         """Return the template of the path, which is the same for all ids; None if there is no such endpoint."""
