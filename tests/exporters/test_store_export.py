@@ -46,8 +46,12 @@ async def test_an_export_has_what_the_reader_returns(path: Path, capsys: pytest.
         reader = StoreReader(path)
         runs = [run.run_id for run in reader.runs()]
         assert len(runs) == 3
-        rows = [row for run_id in [*runs, ""] for row in (*reader.spans(run_id), *reader.events(run_id))]
-        expected = [dataclasses.asdict(row) for row in rows]
+        expected = []
+        for run_id in [*runs, ""]:
+            expected += [
+                *map(dataclasses.asdict, reader.spans(run_id)),
+                *map(dataclasses.asdict, reader.events(run_id)),
+            ]
         expected = json.loads(json.dumps(filled(expected, reader.bodies(set(digests_in(expected))))))
         lines = exported(path, capsys)
     assert [line["run_id"] for line in lines if line["type"] == "run"] == runs

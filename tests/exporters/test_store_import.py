@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from pellucid import Agent, ConfigError, DiscoveryProvider, ToolCall, semconv, tool
@@ -101,7 +101,9 @@ async def test_otlp_in_json_is_imported(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert shapes[0] == shapes[1]
     [root] = [span for span in spans if span.attributes.get(semconv.AGENT_NAME) == "outer" and span.parent is None]
-    assert StoreReader(target).run(root.attributes[semconv.RUN_ID]).end == root.end_time
+    imported = StoreReader(target).run(str(root.attributes[semconv.RUN_ID]))
+    assert imported is not None
+    assert imported.end == root.end_time
 
 
 def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
@@ -152,8 +154,8 @@ def state(reader: Recording) -> dict[str, Any]:
     """Return everything about the runs of a store by their ids, with large texts in place."""
     found: dict[str, Any] = {}
     for run_id, run in [("", None), *((run.run_id, run) for run in reader.runs())]:
-        spans, events = reader.spans(run_id), reader.events(run_id)
-        rows = [dataclasses.asdict(row) for row in (*spans, *events)]
+        spans = reader.spans(run_id)
+        rows = [*map(dataclasses.asdict, spans), *map(dataclasses.asdict, reader.events(run_id))]
         digests = {str(span.attributes.get(semconv.CATALOG_DIGEST)) for span in spans}
         found[run_id] = {
             "run": dataclasses.asdict(run) if run is not None else None,
