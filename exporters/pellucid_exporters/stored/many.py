@@ -13,6 +13,7 @@ from pellucid_exporters.stored.quantiles import quantiles, summed
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 _SHARES: Final = (0.5, 0.95, 0.99)
 
@@ -129,31 +130,35 @@ def _hub(rows: Sequence[HubRow]) -> HubRow:
     samples = _joined([row.samples for row in rows], lambda columns: [sample for each in columns for sample in each])
     every = [sample for each in samples.values() for sample in each]
     p50, p95, p99 = quantiles(every, _SHARES)
-    known = {
-        "objective": latest.objective if latest.objective is not None else _first(row.objective for row in rows),
-        "slo": latest.slo if latest.slo is not None else _first(row.slo for row in rows),
-        "outcomes": dict(sum((Counter(row.outcomes) for row in rows), Counter())),
-        "cache": dict(sum((Counter(row.cache) for row in rows), Counter())),
-        "late": dict(sum((Counter(row.late) for row in rows), Counter())),
-        "by_minute": _joined([row.by_minute for row in rows], lambda columns: summed(columns, len(columns[0]))),
-        "exemplars": {bucket: place for row in rows for bucket, place in row.exemplars.items()},
-        "in_flight_since": min((row.in_flight_since for row in rows if row.in_flight_since is not None), default=None),
-        "last_success": max((row.last_success for row in rows if row.last_success is not None), default=None),
-        "unanswered_since": _unanswered_since(rows),
-    }
     calls, failures, delayed = (sum(getattr(row, name) for row in rows) for name in ("calls", "failures", "delayed"))
     return HubRow(
         provider_id=latest.provider_id,
+        objective=latest.objective if latest.objective is not None else _first(row.objective for row in rows),
+        slo=latest.slo if latest.slo is not None else _first(row.slo for row in rows),
         calls=calls,
         failures=failures,
-        delayed=delayed,
+        outcomes=_sum(row.outcomes for row in rows),
+        by_minute=_joined([row.by_minute for row in rows], lambda columns: summed(columns, len(columns[0]))),
         bounds=latest.bounds,
         samples=samples,
+        exemplars={bucket: place for row in rows for bucket, place in row.exemplars.items()},
         p50=p50,
         p95=p95,
         p99=p99,
-        **known,
+        cache=_sum(row.cache for row in rows),
+        in_flight_since=min((row.in_flight_since for row in rows if row.in_flight_since is not None), default=None),
+        late=_sum(row.late for row in rows),
+        delayed=delayed,
+        last_success=max((row.last_success for row in rows if row.last_success is not None), default=None),
+        unanswered_since=_unanswered_since(rows),
     )
+
+
+def _sum(counts: Iterable[Mapping[_K, int]]) -> dict[_K, int]:
+    total: Counter[_K] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _joined(columns: Sequence[Mapping[int, Any]], join: Callable[[list[Any]], Any]) -> dict[int, Any]:
