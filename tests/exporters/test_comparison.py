@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, Identity, Limits, ModelSettings, Permission, ToolCall, tool
+from pellucid import Agent, DiscoveryProvider, Identity, Limits, PermissionRequest, ToolCall, Verdict, tool
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection.diff import COMMAND
 from pellucid_exporters import StoreReader
@@ -106,8 +106,8 @@ async def test_changed_tools_are_named(path: Path) -> None:
 
 async def test_settings_and_limits_are_compared_by_key(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings of the model, the configuration of the agent, and the limit that a run has reached, in words."""
-    first = await run(path, LOOK, "done", settings=ModelSettings(temperature=0.0, max_tokens=10))
-    limited = {"settings": ModelSettings(temperature=0.5), "limits": Limits(max_iterations=1)}
+    first = await run(path, LOOK, "done", settings={"temperature": 0.0, "max_tokens": 10})
+    limited: dict[str, Any] = {"settings": {"temperature": 0.5}, "limits": Limits(max_iterations=1)}
     second = await run(path, LOOK, "done", **limited)
     found = compared(path, first, second)
     assert found.stops == ("stop", "limit of 1 iteration reached")
@@ -126,8 +126,8 @@ async def test_settings_and_limits_are_compared_by_key(path: Path, capsys: pytes
 async def test_what_the_policy_denies_is_named(path: Path) -> None:
     """A tool that only one run may call, with the reason."""
 
-    def policy(ctx: Any, binding: Any) -> Any:
-        return Permission.deny("too dear") if binding.tool.name == "price" else Permission.allow()
+    def policy(request: PermissionRequest) -> Verdict:
+        return Verdict("deny", "too dear") if request.tool.name == "price" else Verdict("allow")
 
     first = await run(path, LOOK, "done")
     second = await run(path, LOOK, "done", policy=policy)

@@ -134,7 +134,7 @@ async def test_catalogue_changes(tmp_path: Path, mode: Any) -> None:
     assert (change.added, change.removed) == (("list",), ("write",))
     [changed] = change.changed
     assert changed.what == "read"
-    assert changed.lines == [("less", "description: A tool."), ("more", "description: Read it.")]
+    assert changed.lines == [("less", "description: Read."), ("more", "description: Read it.")]
     latest = latest_catalogue(reader, "files", now)
     assert latest is not None
     assert [tool["name"] for tool in latest[1]] == ["read", "list"]

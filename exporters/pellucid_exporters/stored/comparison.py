@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from pellucid import semconv
 from pellucid_exporters.stored.alignment import aligned
@@ -75,7 +75,7 @@ def compare(first: RunContent, second: RunContent) -> Comparison:
     pairs = [_pair(first, left, second, right) for left, right in [*found, *aligned(first.spans, second.spans)]]
     if found and not pairs[0].is_different:
         del pairs[0]
-    stops = [stop_words(run.attributes) if run is not None else "" for run in runs]
+    stops = [_stop(content, run) for content, run in zip((first, second), runs, strict=True)]
     callers = [_caller(content) for content in (first, second)]
     names = dict.fromkeys(name for each in callers for name in each)
     caller = {name: (callers[0].get(name), callers[1].get(name)) for name in names}
@@ -84,6 +84,12 @@ def compare(first: RunContent, second: RunContent) -> Comparison:
         caller={name: values for name, values in caller.items() if values[0] != values[1]},
         stops=(stops[0], stops[1]) if stops[0] != stops[1] else None,
     )
+
+
+def _stop(content: RunContent, run: SpanRow | None) -> str:
+    configuration = _value(content, run, semconv.AGENT_CONFIGURATION) if run is not None else None
+    limits = configuration.get("limits") if _is_object(configuration) else None
+    return stop_words(run.attributes, limits if _is_object(limits) else {}) if run is not None else ""
 
 
 def _pair(first: RunContent, left: SpanRow | None, second: RunContent, right: SpanRow | None) -> Pair:
@@ -180,7 +186,7 @@ def _texts(parts: Any) -> Any:
     return parts
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping)
 
 
