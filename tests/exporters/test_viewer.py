@@ -294,7 +294,7 @@ async def test_compare_finds_the_first_difference(http: httpx.AsyncClient, reade
     failed, completed, signed_in = [run.run_id for run in reader.runs()]
     page = await text_of(http, f"/compare?run={failed}&run={completed}")
     heading = page.index('First difference: <span class="quiet">iteration 3</span> chat gpt-6-luna')
-    assert heading < page.index("arrive tomorrow") < page.index('"status": "failed"') < page.index("All differences")
+    assert heading < page.index("arrive tomorrow") < page.index("status: failed") < page.index("All differences")
     assert "<h3>tools denied</h3>" in await text_of(http, f"/compare?run={signed_in}&run={completed}")
     assert "No boundary differs" in await text_of(http, f"/compare?run={failed}&run={failed}")
     assert "Choose two runs" in await text_of(http, "/compare?run=1", 400)
