@@ -9,6 +9,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+from pellucid_exporters.stored.many_searches import ManySearches
 from pellucid_exporters.stored.quantiles import quantiles, summed
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
@@ -18,7 +19,7 @@ _T = TypeVar("_T")
 _SHARES: Final = (0.5, 0.95, 0.99)
 
 
-class ManyReader:
+class ManyReader(ManySearches):
     """Reader over several readers; see `Reader`.
 
     A run that several stores have, such as one that was imported, is that of the first of them.
