@@ -126,7 +126,9 @@ def in_chromium(path: Path) -> None:
     with viewing(path) as (url, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for name, state in (("closed", ""), ("open", "?open=all")):
-            seconds = statistics.median(rows_shown(browser, f"{url}runs/{long_run(path)}/{state}") for _ in range(TIMES))
+            seconds = statistics.median(
+                rows_shown(browser, f"{url}runs/{long_run(path)}/{state}") for _ in range(TIMES)
+            )
             row(f"/runs/ID/ with 5,001 spans: Chromium, iterations {name}", f"{seconds * 1000:.0f} ms", "1.5 s")
         browser.close()
 

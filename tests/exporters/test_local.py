@@ -60,11 +60,11 @@ def path(tmp_path: Path) -> Path:
 async def run(telemetry: Telemetry, *, times: int = 1, name: str = "looker") -> None:
     """Run an agent that calls two tools."""
     calls = [ToolCall("look", {"what": "argument"}), ToolCall("fail", {})]
-    answers: list[Any] = [calls, "answer"]
+    answers: list[Any] = [calls, "text-of-answer"]
     agent = Agent(name, model=ScriptedModel(*answers * times), tools=[look, fail], telemetry=telemetry)
     with anyio.fail_after(60):
         for _ in range(times):
-            await agent.run("question")
+            await agent.run("text-of-question")
         assert await anyio.to_thread.run_sync(telemetry.flush, 10)
 
 
@@ -105,13 +105,20 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
 
 
 def test_git_ignores_the_default_folder(tmp_path: Path) -> None:
-    """If the store has created it; folders of other names, and those that were there, are left alone."""
-    (tmp_path / "there" / ".pellucid").mkdir(parents=True)
-    for folder, ignored in ((".pellucid", True), ("other", False), ("there/.pellucid", False)):
+    """Whoever made it, but no folder of another name; a `.gitignore` that is there or was removed stays so."""
+    for folder in ("there", "other", "own"):
+        (tmp_path / folder / ".pellucid").mkdir(parents=True)
+    (tmp_path / "own" / ".pellucid" / ".gitignore").write_text("telemetry.db*\n")
+    ignored = {".pellucid": "*\n", "there/.pellucid": "*\n", "other": None, "own/.pellucid": "telemetry.db*\n"}
+    for folder, text in ignored.items():
         with storing(tmp_path / folder / "telemetry.db"):
             pass
-        assert (tmp_path / folder / ".gitignore").exists() is ignored
-    assert (tmp_path / ".pellucid" / ".gitignore").read_text() == "*\n"
+        file = tmp_path / folder / ".gitignore"
+        assert (file.read_text() if file.exists() else None) == text
+    (tmp_path / ".pellucid" / ".gitignore").unlink()
+    with storing(tmp_path / ".pellucid" / "telemetry.db"):
+        pass
+    assert not (tmp_path / ".pellucid" / ".gitignore").exists()
 
 
 def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
@@ -201,7 +208,7 @@ async def test_whole_catalogues_are_in_the_store(path: Path) -> None:
             agent = Agent("a", model=ScriptedModel("hi", "hi"), providers=[provider], telemetry=telemetry)
             for _ in range(2):
                 with anyio.fail_after(60):
-                    await agent.run("question")
+                    await agent.run("text-of-question")
         assert await anyio.to_thread.run_sync(telemetry.flush, 30)
         reader = StoreReader(path)
         listings = [span for run in reader.runs() for span in reader.spans(run.run_id) if span.phase == "discovery"]
@@ -354,7 +361,9 @@ async def test_the_store_has_no_more_than_the_mode_allows(path: Path) -> None:
     with storing(path, capture=CapturePolicy("metadata")) as telemetry:
         await run(telemetry)
     content = await anyio.Path(path).read_bytes()
-    assert not [word for word in (b"question", b"argument", b"answer", b"text-of-exception") if word in content]
+    assert not [
+        word for word in (b"text-of-question", b"argument", b"text-of-answer", b"text-of-exception") if word in content
+    ]
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
     connection.close()

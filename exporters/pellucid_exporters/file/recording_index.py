@@ -9,10 +9,11 @@ from pydantic_core import from_json
 
 from pellucid import semconv
 from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
-from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of, total_of
+from pellucid_exporters.stored.rows import FAULTS, INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of, total_of
+from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pellucid_exporters.file.stored_lines import Line
@@ -98,6 +99,7 @@ class _Builder:
                 service=line.get("service") or "",
                 status=INTERRUPTED,
                 start=start,
+                faults=0,
             )
         iterations = count_of(attributes, semconv.ITERATIONS) or count_of(attributes, semconv.ITERATION) or 0
         run = replace(
@@ -122,8 +124,14 @@ class _Builder:
                 output_tokens=count_of(attributes, semconv.USAGE_OUTPUT_TOKENS),
                 cost=attributes.get(semconv.COST_USD),
                 stop_reason=text_of(attributes, semconv.STOP_REASON),
+                question=question_of(attributes) or run.question,
+                answer=answer_of(attributes),
+                conversation=name_of(attributes.get(semconv.CONVERSATION_ID)),
+                version=name_of(attributes.get(semconv.AGENT_VERSION)),
             )
-        elif phase in PART_OF:
+        else:
+            run = _with_boundary(run, phase, attributes)
+        if phase in PART_OF:
             part, name = PART_OF[phase]
             if value := text_of(attributes, name):
                 self._parts.setdefault(run_id, {}).setdefault(_ROWS[part], set()).add(value)
@@ -225,3 +233,13 @@ def _by_file(places: Iterable[Place]) -> dict[Path, list[tuple[int, int]]]:
     for path, offset, length in places:
         found.setdefault(path, []).append((offset, length))
     return found
+
+
+def _with_boundary(run: RunRow, phase: str, attributes: Mapping[str, Any]) -> RunRow:
+    """Return a run with what a boundary within it says: failures, and who asked for what."""
+    faults = (run.faults or 0) + (text_of(attributes, semconv.OUTCOME) in FAULTS)
+    if phase == semconv.DISCOVERY and run.user is None and run.tenant is None:
+        user, tenant = caller_of(attributes)
+        return replace(run, faults=faults, user=user, tenant=tenant)
+    question = run.question or (question_of(attributes) if phase == semconv.INFERENCE else None)
+    return replace(run, faults=faults, question=question)

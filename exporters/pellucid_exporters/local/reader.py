@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pellucid import semconv
-from pellucid_exporters.local import searches
+from pellucid_exporters.local import run_search, searches
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
-from pellucid_exporters.local.processes import is_alive
 from pellucid_exporters.local.reading import reading
+from pellucid_exporters.local.run_groups import groups
+from pellucid_exporters.local.run_reading import Processes, run_row
 from pellucid_exporters.local.span_rows import span_row
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 _MANY: Final = 500
 
@@ -102,13 +105,13 @@ class StoreReader:
             conditions, values = [*conditions, searches.MAY_STOP_BY], [*values, json.dumps(stop_reason)]
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
-            seen_until = _Processes(connection)
+            seen_until = Processes(connection)
             matches = searches.text_filter(connection, text) if text else None
             found: list[RunRow] = []
             for row in searches.newest(connection, conditions, values, before):
                 if (matches is not None and not matches(row)) or stop_reason not in (None, searches.stop_reason(row)):
                     continue
-                run = _run_row(connection, row, seen_until)
+                run = run_row(connection, row, seen_until)
                 if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
                     continue
                 found.append(run)
@@ -118,12 +121,57 @@ class StoreReader:
 
         return self._read(read)
 
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return the runs that match among the newest ones; see `BOUND`."""
+        return self._read(lambda connection: run_search.search(connection, wanted, Processes(connection)))
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return runs by their ids, in the order of these; without those that the store does not have."""
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            seen_until = Processes(connection)
+            return [run_row(connection, row, seen_until) for row in searches.rows_of(connection, run_ids)]
+
+        return self._read(read)
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return the number of runs by hour and outcome, of hours that begin between two times."""
+        return self._read(lambda connection: run_search.hours(connection, since, until, agent))
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return the first names of each kind by which runs are searched, in alphabetical order."""
+        return self._read(lambda connection: run_search.names(connection, limit))
+
+    def groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+        has_durations: bool = True,
+    ) -> list[RunGroup]:
+        """Return the runs that started between two times, counted by a name and by steps of time.
+
+        Args:
+            by: One of `DIMENSIONS`; all runs together if it is None.
+            since: Start of the window.
+            until: Its end, exclusive.
+            step: Nanoseconds of a step of time.
+            within: One of `DIMENSIONS` and a name: only runs that have it are counted.
+            has_durations: Whether to return the durations of the runs.
+        """
+        return self._read(
+            lambda connection: groups(connection, by, since, until, step, within, has_durations=has_durations)
+        )
+
     def run(self, run_id: str) -> RunRow | None:
         """Return a run by its id, an unambiguous prefix of it, or its trace id; None if there is none."""
 
         def read(connection: sqlite3.Connection) -> RunRow | None:
             row = searches.find(connection, run_id)
-            return _run_row(connection, row, _Processes(connection)) if row is not None else None
+            return run_row(connection, row, Processes(connection)) if row is not None else None
 
         return self._read(read)
 
@@ -131,9 +179,9 @@ class StoreReader:
         """Return the runs of a trace in start order."""
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
-            seen_until = _Processes(connection)
+            seen_until = Processes(connection)
             rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
-            return [_run_row(connection, row, seen_until) for row in rows][::-1]
+            return [run_row(connection, row, seen_until) for row in rows][::-1]
 
         return self._read(read) if list(_binary([trace_id])) else []
 
@@ -142,7 +190,7 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> list[SpanRow]:
             key, trace_id = _key_of(connection, run_id)
-            seen_until = _Processes(connection)
+            seen_until = Processes(connection)
             rows = connection.execute(_SPANS, {"key": key}) if key is not None else ()
             return [span_row(row, run_id, trace_id, number, seen_until) for number, row in enumerate(rows)]
 
@@ -218,61 +266,10 @@ class StoreReader:
             return work(connection)
 
 
-class _Processes:
-    """When processes that are gone were last seen, by their ids in the store, each looked up once."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._known: dict[int, int | None] = {}
-
-    def __call__(self, process: int) -> int | None:
-        """Return when a process was last seen; None if it is alive."""
-        if process not in self._known:
-            query = "SELECT host, pid, started, heartbeat, ended FROM processes WHERE id = ?"
-            row = self._connection.execute(query, (process,)).fetchone()
-            self._known[process] = _seen_until(row) if row is not None else 0
-        return self._known[process]
-
-
-def _seen_until(process: sqlite3.Row) -> int | None:
-    if process["ended"] is None and is_alive(*tuple(process)[:4]):
-        return None
-    return int(process["ended"] or process["heartbeat"])
-
-
 def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
-    seen_until = _Processes(connection)
+    seen_until = Processes(connection)
     rows = [span_row(row, row["run_id"] or "", None, 0, seen_until) for row in connection.execute(_STARTS)]
     return [row for row in rows if row.status == RUNNING]
-
-
-def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Callable[[int], int | None]) -> RunRow:
-    seen = seen_until(row["process"]) if row["outcome"] is None else None
-    parts: Mapping[str, Sequence[str]] = searches.parts_of(connection, row["key"])
-    return RunRow(
-        run_id=row["run_id"],
-        trace_id=row["trace_id"].hex(),
-        parent_run_id=row["parent_run_id"],
-        agent=row["agent"] or "",
-        service=row["service"] or "",
-        status=row["outcome"] or (RUNNING if seen is None else INTERRUPTED),
-        start=row["start"],
-        end=row["ended"],
-        iterations=row["iterations"],
-        error_type=row["error_type"],
-        error=row["error"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        cost=row["cost"],
-        total=searches.total(connection, row["run_id"]),
-        models=tuple(parts["model"]),
-        tools=tuple(parts["tool"]),
-        hubs=tuple(parts["hub"]),
-        spans=row["spans"] + row["open_spans"],
-        replay_of=row["replay_of"],
-        seen_until=max(seen, row["last"]) if seen is not None else None,
-        stop_reason=searches.stop_reason(row),
-    )
 
 
 def _event_row(row: sqlite3.Row, run_id: str) -> EventRow:

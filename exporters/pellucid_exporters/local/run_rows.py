@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.schema import LARGEST
-from pellucid_exporters.stored.rows import PART_OF, status_of
+from pellucid_exporters.stored.rows import FAULTS, PART_OF, status_of, text_of
+from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pellucid_exporters.local.records import SpanRecord
 
@@ -22,9 +23,11 @@ PARTS: Final = ("model", "tool", "hub")
 
 _UPSERT: Final = """
 INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
-                  iterations, spans, input_tokens, output_tokens, cost, replay_of)
+                  iterations, spans, input_tokens, output_tokens, cost, replay_of, question, answer, user, tenant,
+                  conversation, version, faults, used_input, used_output, used_cost)
 VALUES (:run_id, :trace_id, :parent_run_id, :agent, :process, coalesce(:root, :start), :last, :ended, :outcome,
-        :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost, :replay_of)
+        :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost, :replay_of, :question, :answer,
+        :user, :tenant, :conversation, :version, :faults, :used_input, :used_output, :used_cost)
 ON CONFLICT (run_id) DO UPDATE SET
     start = coalesce(:root, start), last = max(last, excluded.last), spans = spans + excluded.spans,
     iterations = max(iterations, excluded.iterations), parent_run_id = coalesce(excluded.parent_run_id, parent_run_id),
@@ -32,14 +35,26 @@ ON CONFLICT (run_id) DO UPDATE SET
     outcome = coalesce(excluded.outcome, outcome), error_type = coalesce(excluded.error_type, error_type),
     error = coalesce(excluded.error, error), input_tokens = coalesce(excluded.input_tokens, input_tokens),
     output_tokens = coalesce(excluded.output_tokens, output_tokens), cost = coalesce(excluded.cost, cost),
-    replay_of = coalesce(excluded.replay_of, replay_of)
+    replay_of = coalesce(excluded.replay_of, replay_of), question = coalesce(:asked, question, excluded.question),
+    answer = coalesce(excluded.answer, answer), user = coalesce(user, excluded.user),
+    tenant = coalesce(tenant, excluded.tenant), conversation = coalesce(conversation, excluded.conversation),
+    version = coalesce(version, excluded.version), faults = faults + excluded.faults,
+    used_input = used_input + excluded.used_input, used_output = used_output + excluded.used_output,
+    used_cost = used_cost + excluded.used_cost
 RETURNING key, trace_id
 """
 
 
 @dataclass(slots=True)
 class RunChange:
-    """Additions of a transaction to a run."""
+    """Additions of a transaction to a run.
+
+    Attributes:
+        faults: Number of boundaries that failed.
+        usage: Tokens and US dollars of model calls that have ended.
+        asked: Attributes of the first model call with recorded messages.
+        discovery: Attributes of the first discovery with a recorded input.
+    """
 
     run_id: str
     trace_id: bytes
@@ -52,6 +67,10 @@ class RunChange:
     replay_of: object = None
     root: SpanRecord | None = None
     parts: set[tuple[str, Any]] = field(default_factory=set)
+    faults: int = 0
+    usage: list[float] = field(default_factory=lambda: [0, 0, 0.0])
+    asked: Mapping[str, Any] | None = None
+    discovery: Mapping[str, Any] | None = None
 
     def add(self, record: SpanRecord) -> None:
         """Add a span, or a start."""
@@ -74,9 +93,26 @@ class RunChange:
         if phase == semconv.RUN:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
-        elif phase in PART_OF:
+            return
+        if duration is not None and text_of(facts, semconv.OUTCOME) in FAULTS:
+            self.faults += 1
+        if phase in PART_OF:
             kind, name = PART_OF[phase]
             self.parts.add((kind, facts.get(name)))
+            self._add_content(phase, facts, has_ended=duration is not None)
+
+    def _add_content(self, phase: object, facts: Mapping[str, Any], *, has_ended: bool) -> None:
+        """Keep what the row needs of a model call or a discovery."""
+        if phase == semconv.DISCOVERY:
+            if self.discovery is None and semconv.INPUT in facts:
+                self.discovery = facts
+        elif phase == semconv.INFERENCE:
+            if self.asked is None and semconv.INPUT_MESSAGES in facts:
+                self.asked = facts
+            if has_ended:
+                values = map(facts.get, (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS))
+                counts = [*map(_count, values), _number(facts.get(semconv.COST_USD))]
+                self.usage = [known + (more or 0) for known, more in zip(self.usage, counts, strict=True)]
 
     def storable_parts(self) -> Iterator[tuple[str, str]]:
         """Yield the models, tools and hubs that the run used."""
@@ -89,6 +125,8 @@ class RunChange:
         root = self.root
         facts: Any = root.facts if root is not None else {}
         has_ended = root is not None and root.duration is not None
+        asked = question_of(facts)
+        user, tenant = caller_of(self.discovery) if self.discovery is not None else (None, None)
         key, trace_id = connection.execute(
             _UPSERT,
             {
@@ -110,6 +148,17 @@ class RunChange:
                 "output_tokens": _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)),
                 "cost": _number(facts.get(semconv.COST_USD)),
                 "replay_of": _text(self.replay_of),
+                "asked": asked,
+                "question": asked or (question_of(self.asked) if self.asked is not None else None),
+                "answer": answer_of(facts),
+                "user": user,
+                "tenant": tenant,
+                "conversation": name_of(facts.get(semconv.CONVERSATION_ID)),
+                "version": name_of(facts.get(semconv.AGENT_VERSION)),
+                "faults": self.faults,
+                "used_input": min(self.usage[0], LARGEST),
+                "used_output": min(self.usage[1], LARGEST),
+                "used_cost": self.usage[2],
             },
         ).fetchone()
         return key, trace_id

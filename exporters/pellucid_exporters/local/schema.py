@@ -10,12 +10,26 @@ from pathlib import Path
 from typing import Final
 
 from pellucid.errors import ConfigError, StoreError
+from pellucid_exporters.local.text_index import create_index
 
 LARGEST: Final = 2**63 - 1
 """Largest integer of SQLite."""
 
 APPLICATION_ID: Final = 0x50454C4C
 """`PELL` in ASCII."""
+
+HOUR: Final = 3600 * 10**9
+"""Nanoseconds."""
+
+
+def _counted(row: str, number: int) -> str:
+    """Return the statement of a trigger that counts a run in its hour."""
+    return (
+        f"INSERT INTO run_hours VALUES "
+        f"({row}.start / {HOUR}, ifnull({row}.agent, ''), ifnull({row}.outcome, ''), {number}) "
+        f"ON CONFLICT DO UPDATE SET runs = runs + {number}"
+    )
+
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
@@ -89,6 +103,46 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         # Share of a hub's requests that should meet its objective, if it declares one.
         "ALTER TABLE hubs ADD COLUMN slo REAL",
     ),
+    (
+        # First lines of the input and output, who called, and the number of boundaries within that failed: NULL if they
+        # were not recorded. `used_*` are the sums of model calls that have ended, for runs that have not.
+        *(
+            f"ALTER TABLE runs ADD COLUMN {column}"
+            for column in (
+                *("question TEXT", "answer TEXT", "user TEXT", "tenant TEXT", "conversation TEXT", "version TEXT"),
+                *("faults INTEGER", "used_input INTEGER", "used_output INTEGER", "used_cost REAL"),
+            )
+        ),
+        *(
+            f"CREATE INDEX runs_by_{column} ON runs ({column}, start) WHERE {column} IS NOT NULL"
+            for column in ("agent", "user", "tenant", "conversation", "version", "outcome", "error_type")
+        ),
+        "CREATE INDEX runs_by_last ON runs (last)",
+        "CREATE INDEX events_by_name ON events (name, time)",
+        # Runs by their models, tools and hubs, as `parts`, and the number of runs by the hour of their start; NULL is
+        # an empty text. Triggers, because writers of the version before do not know of them.
+        """CREATE TABLE part_runs (
+            kind TEXT, name TEXT, start INTEGER, run INTEGER, PRIMARY KEY (kind, name, start, run)) WITHOUT ROWID""",
+        "INSERT INTO part_runs SELECT kind, name, start, run FROM parts JOIN runs ON runs.key = run",
+        """CREATE TRIGGER parts_added AFTER INSERT ON parts BEGIN
+            INSERT OR IGNORE INTO part_runs SELECT new.kind, new.name, start, key FROM runs WHERE key = new.run; END""",
+        """CREATE TRIGGER parts_deleted BEFORE DELETE ON parts BEGIN DELETE FROM part_runs
+            WHERE kind = old.kind AND name = old.name AND run = old.run
+            AND start = (SELECT start FROM runs WHERE key = old.run); END""",
+        """CREATE TRIGGER parts_moved AFTER UPDATE OF start ON runs WHEN new.start <> old.start BEGIN
+            UPDATE part_runs SET start = new.start WHERE run = new.key AND start = old.start
+            AND (kind, name) IN (SELECT kind, name FROM parts WHERE run = new.key); END""",
+        """CREATE TABLE run_hours (
+            hour INTEGER, agent TEXT, outcome TEXT, runs INTEGER NOT NULL,
+            PRIMARY KEY (hour, agent, outcome)) WITHOUT ROWID""",
+        f"""INSERT INTO run_hours SELECT start / {HOUR}, ifnull(agent, ''), ifnull(outcome, ''), count(*)
+            FROM runs GROUP BY 1, 2, 3""",
+        f"CREATE TRIGGER runs_added AFTER INSERT ON runs BEGIN {_counted('new', 1)}; END",
+        f"""CREATE TRIGGER runs_changed AFTER UPDATE OF start, agent, outcome ON runs
+            WHEN (new.start, new.agent, new.outcome) IS NOT (old.start, old.agent, old.outcome)
+            BEGIN {_counted("old", -1)}; {_counted("new", 1)}; END""",
+        f"CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN {_counted('old', -1)}; END",
+    ),
 )
 """Statements that lead from each version to the next."""
 
@@ -96,6 +150,9 @@ _DURABLE: Final = {"runs", "calls", "journal", "schema_version"}
 """Tables of a store of durable runs."""
 
 VERSION: Final = len(MIGRATIONS)
+
+INDEXED: Final = 6
+"""Version since which texts of runs are indexed."""
 
 
 class UnusableStore(StoreError, ConfigError):
@@ -141,6 +198,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         for statements in MIGRATIONS[version:]:
             for statement in statements:
                 connection.execute(statement)
+        if version < INDEXED:
+            create_index(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")

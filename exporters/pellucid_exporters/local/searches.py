@@ -29,9 +29,20 @@ _COST: Final = f"""
 (cost >= ? OR EXISTS (SELECT 1 FROM runs AS inner WHERE inner.parent_run_id = runs.run_id)
  AND ({_TREE.format(run_id="runs.run_id")} SELECT sum(part.cost) FROM runs AS part JOIN tree USING (run_id)) >= ?)
 """
-_USAGES: Final = f"""
-{_TREE.format(run_id="?")} SELECT input_tokens, output_tokens, cost FROM runs JOIN tree USING (run_id)
+_USAGE: Final = """
+iif(ended IS NULL, nullif(used_input, 0), input_tokens) AS input_tokens,
+iif(ended IS NULL, nullif(used_output, 0), output_tokens) AS output_tokens,
+iif(ended IS NULL, nullif(used_cost, 0), cost) AS cost
 """
+_USAGES: Final = f"""
+{_TREE.format(run_id="?")} SELECT {_USAGE} FROM runs JOIN tree USING (run_id)
+"""
+TREE_ROWS: Final = f"{_TREE.format(run_id='?')} SELECT runs.* FROM tree CROSS JOIN runs USING (run_id)"
+"""Query for a run and the runs nested in it."""
+
+PLAIN: Final = ("question", "answer", "user", "tenant", "conversation", "version", "faults")
+"""Columns that the row of a run has as they are."""
+
 MAY_STOP_BY: Final = "instr(root, ?)"
 """Condition that runs with a stop reason, as JSON, meet, and maybe others."""
 
@@ -75,6 +86,23 @@ def newest(
 def stop_reason(run: sqlite3.Row) -> str | None:
     """Return why a run returned its result."""
     return text_of(constants(run["root"]), semconv.STOP_REASON) if run["root"] is not None else None
+
+
+def usage_of(run: sqlite3.Row) -> dict[str, Any]:
+    """Return tokens and cost of a run; so far, if it has not ended."""
+    if run["ended"] is not None:
+        return {name: run[name] for name in ("input_tokens", "output_tokens", "cost")}
+    used = (run["used_input"], run["used_output"], run["used_cost"])
+    return {name: value or None for name, value in zip(("input_tokens", "output_tokens", "cost"), used, strict=True)}
+
+
+def rows_of(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[sqlite3.Row]:
+    """Return runs by their ids, in the order of these; without those that the store does not have."""
+    if not run_ids:
+        return []
+    marks = ",".join("?" * len(run_ids))
+    found = {row["run_id"]: row for row in connection.execute(f"{_RUNS} WHERE run_id IN ({marks})", list(run_ids))}
+    return [found[run_id] for run_id in run_ids if run_id in found]
 
 
 def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:

@@ -101,11 +101,15 @@ class RunRow:
     Attributes:
         parent_run_id: Id of the run with the tool call that it is nested in.
         status: One of `STATUSES`.
-        input_tokens, output_tokens, cost: Its own, without those of nested runs.
+        input_tokens, output_tokens, cost: Its own, without those of nested runs; so far, if it has not ended.
         total: Those of the run and of all runs nested in it; `None` if there are none.
         seen_until: If it is interrupted, when its process was last seen.
         replay_of: Id of the recorded run that it replays.
         stop_reason: Its `pellucid.stop_reason`, if it has returned a result.
+        question, answer: Beginnings of its input and output, in one line; `None` if they were not recorded.
+        user, tenant: Who called it, as its discoveries recorded it.
+        conversation, version: Ids of the conversation, and of the version of the agent.
+        faults: Number of boundaries within it that failed; `None` if it was not recorded.
     """
 
     run_id: str
@@ -130,6 +134,13 @@ class RunRow:
     replay_of: str | None = None
     seen_until: int | None = None
     stop_reason: str | None = None
+    question: str | None = None
+    answer: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    conversation: str | None = None
+    version: str | None = None
+    faults: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
