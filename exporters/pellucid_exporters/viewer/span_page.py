@@ -23,11 +23,10 @@ from pellucid_exporters.viewer.run.span import PAGE, span_values
 def span_page(request: Request) -> Response:
     """Show a span."""
     run, spans, span = _found(request)
-    name = format_of(request)
+    name, content = format_of(request), RunContent(reader_of(request), spans)
     if name:
-        content = RunContent(reader_of(request), spans)
         return answer(name, span_json(span, content) if name == "json" else span_markdown(run, span, content))
-    values = span_values(request, run, spans, span, reader_of(request).trace(run.trace_id), PAGE)
+    values = span_values(request, run, content, span, reader_of(request).trace(run.trace_id), PAGE)
     return render(request, "span.html", {"panel": values})
 
 

@@ -81,11 +81,13 @@ def run_page(request: Request) -> Response:
         "related": related(run, trace)[:MOST_RELATED],
         "sides": SIDES,
         "is_live": run.status == RUNNING,
-        "replay": REPLAY.format(store=request.app.state.label or "telemetry.db", run_id=run.run_id),
-        "panel": _panel(request, tree, trace, state),
+        "replay": REPLAY.format(store=request.app.state.label.partition(", ")[0] or "telemetry.db", run_id=run.run_id),
+        "panel": _panel(request, tree, content, trace, state),
     }
     room = Room(elements=1_000, characters=250_000, longest=4_000, largest=60)
-    names = tool_names([item.message for item in talk.messages])
+    last = min(state.last or len(talk.messages), len(talk.messages))
+    nearby = talk.messages[max(0, last - 2 * MOST_MESSAGES) : last]  # a result follows its call
+    names = tool_names([item.message for item in nearby])
     contents = Contents(f"/runs/{run.run_id}/", room, names, has_images=request.app.state.images)
     if values["panel"] is None:
         values |= _side(request, state, spans, content, contents, talk.messages, tree.root)
@@ -138,18 +140,21 @@ def _window(state: State, items: Sequence[Any], most: int) -> dict[str, Any]:
     }
 
 
-def _panel(request: Request, tree: RunTree, trace: Sequence[RunRow], state: State) -> dict[str, Any] | None:
+def _panel(
+    request: Request, tree: RunTree, content: RunContent, trace: Sequence[RunRow], state: State
+) -> dict[str, Any] | None:
     """Return the values of the selected span; `None` if there is none."""
     span = tree.by_key.get(state.span)
     if span is None:
         return None
     run = tree.nested.get(span.run_id, tree.run)
-    spans = tree.spans if run is tree.run else [each for each in tree.order if each.run_id == run.run_id]
-    spans = sorted(spans, key=lambda each: each.sequence)
+    if run is not tree.run:
+        spans = sorted((each for each in tree.order if each.run_id == run.run_id), key=lambda each: each.sequence)
+        content = RunContent(reader_of(request), spans)
     place = tree.order.index(span)
     neighbours = {
         name: state.address(span=tree.key(tree.order[other])) if 0 <= other < len(tree.order) else ""
         for name, other in (("earlier", place - 1), ("later", place + 1))
     }
-    values = span_values(request, run, spans, span, trace, PANEL)
+    values = span_values(request, run, content, span, trace, PANEL)
     return {**values, **neighbours}

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from pellucid import semconv
 from pellucid.events import ContextCompacted
-from pellucid_exporters.stored.content import SentRequest
+from pellucid_exporters.stored.content import SentMessage, SentRequest
 from pellucid_exporters.stored.offers import ToolOffer
 from pellucid_exporters.stored.rows import EventRow, SpanRow, count_of
 from pellucid_exporters.stored.text import cut, visible
@@ -82,19 +82,19 @@ def got(
     composed = next(
         (each for each in spans if each.phase == semconv.COMPOSE and each.iteration == span.iteration), None
     )
-    texts, earlier = _texts(sent), _texts(before[1]) if before is not None else []
-    blocks = list(_blocks(earlier, texts))
+    messages, earlier = sent.messages, before[1].messages if before is not None else ()
+    blocks = list(_blocks(earlier, messages))
     same = sum(end - start for kind, start, end, _, _ in blocks if kind == "equal")
     changes: list[Change] = []
     if before is not None:
         changes += _settings(before[0], span)
         changes += _instructions(before[1], sent)
         changes += _tools(before[1], sent)
-        changes += _messages(blocks, earlier, texts)
+        changes += _messages(blocks, earlier, messages)
     since = before[0].start if before is not None else 0
     return Got(
-        messages=len(texts),
-        new=len(texts) - same,
+        messages=len(messages),
+        new=len(messages) - same,
         same=same,
         cut=len(earlier) - same,
         tokens=count_of(span.attributes, semconv.USAGE_INPUT_TOKENS),
@@ -125,26 +125,23 @@ def _hubs(offers: Sequence[ToolOffer]) -> list[tuple[str, int, int]]:
     return [(name, offered[name], withheld[name]) for name in sorted({*offered, *withheld})]
 
 
-def _texts(sent: SentRequest) -> list[str]:
-    """Return the messages as JSON, one for each; of those that were not recorded, how many."""
-    return [
-        json.dumps(item.message, ensure_ascii=False, indent=1, default=str)
-        if item.message is not None
-        else f"{item.missing} messages not recorded"
-        for item in sent.messages
-    ]
+def _text(item: SentMessage) -> str:
+    """Return a message as JSON; of those that were not recorded, how many."""
+    if item.message is None:
+        return f"{item.missing} messages not recorded"
+    return json.dumps(item.message, ensure_ascii=False, indent=1, default=str)
 
 
-def _blocks(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
+def _blocks(before: Sequence[SentMessage], after: Sequence[SentMessage]) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield what is equal, and what differs, as `SequenceMatcher` does."""
     start = 0
-    while start < min(len(before), len(after)) and before[start] == after[start]:
+    while start < min(len(before), len(after)) and before[start].message == after[start].message:
         start += 1
     yield "equal", 0, start, 0, start
-    old, new = before[start:], after[start:]
-    if max(len(old), len(new)) > _MOST_ALIGNED:
+    if max(len(before), len(after)) - start > _MOST_ALIGNED:
         yield "replace", start, len(before), start, len(after)
         return
+    old, new = ([_text(item) for item in some[start:]] for some in (before, after))
     for kind, *places in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         one, two, three, four = (place + start for place in places)
         yield kind, one, two, three, four
@@ -189,7 +186,7 @@ def _definitions(sent: SentRequest) -> dict[str, str]:
 
 
 def _messages(
-    blocks: Sequence[tuple[str, int, int, int, int]], before: Sequence[str], after: Sequence[str]
+    blocks: Sequence[tuple[str, int, int, int, int]], before: Sequence[SentMessage], after: Sequence[SentMessage]
 ) -> Iterator[Change]:
     """Yield messages that were cut or changed; new ones at the end are no difference."""
     for kind, start, end, new_start, new_end in blocks:
@@ -198,9 +195,9 @@ def _messages(
         for place in range(start, end):
             other = new_start + place - start
             if kind == "replace" and other < new_end:
-                yield Change(f"message {other + 1}", words(before[place], after[other]))
+                yield Change(f"message {other + 1}", words(_text(before[place]), _text(after[other])))
             else:
-                yield Change(f"message {place + 1} of the call before", words(before[place], ""))
+                yield Change(f"message {place + 1} of the call before", words(_text(before[place]), ""))
 
 
 def _shown(value: Any) -> str:

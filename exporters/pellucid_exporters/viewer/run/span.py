@@ -71,11 +71,10 @@ PANEL: Final = Bounds(
 
 
 def span_values(
-    request: Request, run: RunRow, spans: Sequence[SpanRow], span: SpanRow, trace: Sequence[RunRow], bounds: Bounds
+    request: Request, run: RunRow, content: RunContent, span: SpanRow, trace: Sequence[RunRow], bounds: Bounds
 ) -> dict[str, Any]:
-    """Return the values of a span's page or panel."""
-    reader = reader_of(request)
-    content = RunContent(reader, spans)
+    """Return the values of a span's page or panel; `content` is that of its run."""
+    reader, spans = reader_of(request), content.spans
     content.load([span], span.attributes)
     calls = [other for other in spans if other.phase == semconv.INFERENCE]
     by_sequence = {other.sequence: other for other in spans}
