@@ -146,7 +146,7 @@ def test_a_stranger_finds_slow_hub_prompt_and_reason(
 
 
 def test_a_run_changes_in_place(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
-    """Spans, iterations and a dragged range change the page without loading it anew, and back undoes it."""
+    """Spans, iterations and a dragged range change the page without loading it anew; back undoes it; it prints."""
     url, _ = written
     page = open_page(f"{url}/runs/{'5' * 32}/")
     page.evaluate("window.isSame = true")
@@ -176,6 +176,10 @@ def test_a_run_changes_in_place(open_page: Callable[..., Page], written: tuple[s
     expect(page.get_by_role("button", name="copied")).to_have_count(1)
     assert page.evaluate("navigator.clipboard.readText()") == f"curl {url}/runs/{'5' * 32}/?format=json"
     assert page.evaluate("window.isSame")
+    page.emulate_media(media="print")
+    for selector in ("header.top", "footer", ".copy >> nth=0", ".side .pick"):
+        expect(page.locator(selector)).to_be_hidden()
+    expect(page.locator(".side .cut").first).to_be_visible()
 
 
 def test_two_marked_runs_are_compared(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
