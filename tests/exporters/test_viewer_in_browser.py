@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -97,7 +98,14 @@ def every_path(page: Page, url: str) -> list[str]:
     compared = f"/compare?run={run.split('/')[2]}&run={completed.split('/')[2]}"
     pages = ["/", "/hub?id=help-centre", "/runs", "/runs?text=nothing", "/alerts", run, compared]
     other = f"/runs/{'6' * 32}/"
-    pages += [f"/hub?{urlencode({'id': HOSTILE})}", other, *(f"{other}{number}" for number in range(4))]
+    pages += ["/runs?text=scarf&faulty=1&range=1h", "/users", "/users?id=ann", "/conversations", "/tools", "/models"]
+    pages += [f"/{kind}?{urlencode({'id': HOSTILE})}" for kind in ("tools", "models", "hub")]
+    pages += [
+        "/trends",
+        f"/trends?{urlencode({'by': 'tool', 'name': HOSTILE})}",
+        f"/runs?{urlencode({'agent': HOSTILE})}",
+    ]
+    pages += [other, *(f"{other}{number}" for number in range(4))]
     return [*pages, *(f"{run}{number}" for number in (0, 1, 3, 10))]
 
 
@@ -152,6 +160,29 @@ def test_two_marked_runs_are_compared(open_page: Callable[..., Page], written: t
     expect(boxes.nth(0)).not_to_be_checked()
     button.click()
     expect(page.locator("h1")).to_have_text("Two runs compared")
+
+
+def test_a_range_is_dragged_and_a_filter_kept(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
+    """Over the histogram; the browser keeps the filter under a name, whose markup stays text, until it is removed."""
+    url, _ = written
+    page = open_page(f"{url}/runs?agent=support")
+    box = page.locator("svg.histogram").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 2, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, middle)
+    page.mouse.move(box["x"] + box["width"] - 2, middle)
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"agent=support.*since=\d{19}&until=\d{19}"))
+    expect(page.locator("a.row").first).to_be_visible()
+    page.get_by_label("Name under which").fill("<b>support</b>")
+    page.get_by_role("button", name="Save filter").click()
+    page.goto(f"{url}/runs")
+    page.get_by_role("link", name="<b>support</b>").click()
+    page.wait_for_url(re.compile(r"agent=support.*since="))
+    page.get_by_role("button", name="Remove the saved filter").click()
+    expect(page.get_by_role("link", name="<b>support</b>")).to_have_count(0)
 
 
 def test_every_page(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:

@@ -80,12 +80,22 @@
       return [link, remove];
     }));
     if (location.search.length < 2) return;
-    const save = element("button", "Save filter", () => {
-      const name = prompt("Name of the filter, kept in this browser")?.trim();
-      if (name) write([...filters.filter((item) => item.name !== name), { name: name.slice(0, 60), query: location.search.slice(1) }]);
+    const given = document.createElement("input");
+    given.setAttribute("aria-label", "Name under which this browser keeps the filter");
+    given.placeholder = "name";
+    given.maxLength = 60;
+    const keep = () => {
+      const name = given.value.trim() || location.search.slice(1, 60);
+      write([...filters.filter((item) => item.name !== name), { name, query: location.search.slice(1) }]);
+    };
+    given.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      keep();
     });
+    const save = element("button", "Save filter", keep);
     save.type = "button";
-    saved.append(save);
+    saved.append(given, save);
   };
   if (saved) show();
 })();
