@@ -160,8 +160,8 @@ def test_two_runs_are_compared(stored: Stored, capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     first = text[text.index("First difference, of 3 in 8 boundaries:") :].splitlines()
     assert first[2].startswith("[1] chat scripted")
-    assert '-           "city": "Bergen"' in text
-    assert '+           "city": "Oslo"' in text
+    assert "- city: Bergen" in text
+    assert "+ city: Oslo" in text
     assert call(diff.COMMAND, stored.path, stored.completed, stored.failed, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == documented("comparison")

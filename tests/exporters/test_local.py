@@ -105,13 +105,20 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
 
 
 def test_git_ignores_the_default_folder(tmp_path: Path) -> None:
-    """If the store has created it; folders of other names, and those that were there, are left alone."""
-    (tmp_path / "there" / ".pellucid").mkdir(parents=True)
-    for folder, ignored in ((".pellucid", True), ("other", False), ("there/.pellucid", False)):
+    """Whoever made it, but no folder of another name; a `.gitignore` that is there or was removed stays so."""
+    for folder in ("there", "other", "own"):
+        (tmp_path / folder / ".pellucid").mkdir(parents=True)
+    (tmp_path / "own" / ".pellucid" / ".gitignore").write_text("telemetry.db*\n")
+    ignored = {".pellucid": "*\n", "there/.pellucid": "*\n", "other": None, "own/.pellucid": "telemetry.db*\n"}
+    for folder, text in ignored.items():
         with storing(tmp_path / folder / "telemetry.db"):
             pass
-        assert (tmp_path / folder / ".gitignore").exists() is ignored
-    assert (tmp_path / ".pellucid" / ".gitignore").read_text() == "*\n"
+        file = tmp_path / folder / ".gitignore"
+        assert (file.read_text() if file.exists() else None) == text
+    (tmp_path / ".pellucid" / ".gitignore").unlink()
+    with storing(tmp_path / ".pellucid" / "telemetry.db"):
+        pass
+    assert not (tmp_path / ".pellucid" / ".gitignore").exists()
 
 
 def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:

@@ -89,7 +89,7 @@ def _view(store: Path) -> int:
     from pellucid_commands.view.serving import serve
 
     say()
-    return serve(store, host="127.0.0.1", port=None, jaeger=None, browser=False)
+    return serve([store], host="127.0.0.1", port=None, jaeger=None, browser=False)
 
 
 async def _converse(repository: Repository, model: Model, report: Report) -> RunResult:

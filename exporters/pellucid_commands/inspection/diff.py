@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
-from pellucid_commands.inspection.documents import pair_documents, run_document
+from pellucid_commands.inspection.documents import comparison_document, run_document
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import flat, say, say_json
 from pellucid_commands.inspection.runs import run_table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
-from pellucid_exporters.stored.comparison import Pair, compare
+from pellucid_exporters.stored.comparison import Comparison, Pair, compare
 from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.rows import SpanRow
+from pellucid_exporters.stored.rows import RunRow, SpanRow
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -42,24 +42,39 @@ def run(options: Namespace) -> int:
     reader = StoreReader(options.store)
     runs = [run_of(reader, name) for name in (options.first, options.second)]
     first, second = (RunContent(reader, reader.spans(row.run_id)) for row in runs)
-    pairs = compare(first, second)
-    different = [pair for pair in pairs if pair.differences or pair.first is None or pair.second is None]
+    comparison = compare(first, second)
+    different = comparison.differing
     if options.json:
-        documents = pair_documents(different)
-        say_json({"runs": [run_document(row) for row in runs], "equal": not different, "boundaries": documents})
+        say_json({"runs": [run_document(row) for row in runs], **comparison_document(comparison)})
         return 1 if different else 0
-    say(*run_table(runs), "")
+    say(*run_table(runs), *_heading(comparison, runs), "")
     if not different:
-        say(f"No difference in {len(pairs)} boundaries.")
+        say(f"No difference in {len(comparison.pairs)} boundaries.")
         return 0
-    say(f"First difference, of {len(different)} in {len(pairs)} boundaries:")
+    say(f"First difference, of {len(different)} in {len(comparison.pairs)} boundaries:")
     for pair in different:
         say("", *_pair_lines(pair, most=None if options.all else MOST_LINES))
     return 1
 
 
+def _heading(comparison: Comparison, runs: Sequence[RunRow]) -> Iterator[str]:
+    """Yield one line about who called and when, and one about why the runs stopped, where these differ."""
+    apart = runs[1].start - runs[0].start
+    facts = [f"{name} {_shown(one)} → {_shown(other)}" for name, (one, other) in comparison.caller.items()]
+    if apart:
+        facts.append(f"B {text.duration(abs(apart))} {'after' if apart > 0 else 'before'} A")
+    if facts:
+        yield f"Called: {', '.join(facts)}"
+    if comparison.stops is not None:
+        yield f"Stopped: {' → '.join(words or 'no result' for words in comparison.stops)}"
+
+
+def _shown(value: object) -> str:
+    return flat(str(value)) if value is not None else text.UNKNOWN
+
+
 def _pair_lines(pair: Pair, *, most: int | None) -> Iterator[str]:
-    iteration = f"[{pair.iteration}] " if pair.iteration is not None else ""
+    iteration = f"[{pair.place}] " if pair.place else ""
     yield f"{iteration}{flat(pair.name)}  {_took(pair.first)} | {_took(pair.second)}"
     if pair.first is None or pair.second is None:
         yield f"  only in {'B' if pair.first is None else 'A'}"

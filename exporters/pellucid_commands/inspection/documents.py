@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 from pellucid_exporters.stored.alerts import Alert
-from pellucid_exporters.stored.comparison import Pair
+from pellucid_exporters.stored.comparison import Comparison
 from pellucid_exporters.stored.hub_states import state_of
 from pellucid_exporters.stored.quantiles import Quantile
 from pellucid_exporters.stored.rows import HubRow, RunRow, SpanRow
@@ -52,21 +51,27 @@ def alert_document(alert: Alert) -> dict[str, Any]:
     return dataclasses.asdict(alert)
 
 
-def pair_documents(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    """Return the JSON of the boundaries of two runs that differ."""
-    return [
-        {
-            "name": pair.name,
-            "iteration": pair.iteration,
-            "first": pair.first.sequence if pair.first is not None else None,
-            "second": pair.second.sequence if pair.second is not None else None,
-            "differences": [
-                {"what": difference.what, "lines": [list(line) for line in difference.lines]}
-                for difference in pair.differences
-            ],
-        }
-        for pair in pairs
-    ]
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Return the JSON of two runs compared: the boundaries that differ."""
+    return {
+        "equal": not comparison.differing,
+        "caller": {name: list(values) for name, values in comparison.caller.items()},
+        "stops": list(comparison.stops) if comparison.stops is not None else None,
+        "boundaries": [
+            {
+                "name": pair.name,
+                "iteration": next((number for number in pair.iterations if number is not None), None),
+                "iterations": list(pair.iterations),
+                "first": pair.first.sequence if pair.first is not None else None,
+                "second": pair.second.sequence if pair.second is not None else None,
+                "differences": [
+                    {"what": difference.what, "lines": [list(line) for line in difference.lines]}
+                    for difference in pair.differences
+                ],
+            }
+            for pair in comparison.differing
+        ],
+    }
 
 
 def seconds_of(row: RunRow | SpanRow) -> float | None:

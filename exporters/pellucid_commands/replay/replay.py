@@ -15,7 +15,7 @@ from pellucid_commands.inspection.output import cut, flat, say, say_json
 from pellucid_commands.replay.models import compare_models
 from pellucid_commands.replay.sources import add_source_options, agent_of, tape_of
 from pellucid_exporters.stored import text
-from pellucid_exporters.stored.comparison import difference
+from pellucid_exporters.stored.differences import difference
 from pellucid_replay import replay_sync
 
 if TYPE_CHECKING:

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from argparse import ArgumentTypeError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pellucid import semconv
 from pellucid.cli import Command
-from pellucid.errors import ConfigError
+from pellucid_commands.store.lines import exported
 from pellucid_commands.store.parquet import write_parquet
-from pellucid_commands.store.selection import needed
+from pellucid_commands.store.writing import json_line, write_lines
 from pellucid_exporters.local.maintenance import compact, statistics
 from pellucid_exporters.local.options import DEFAULT_PATH, SMALLEST
 from pellucid_exporters.local.reader import StoreReader
-from pellucid_exporters.stored.bodies import digests_in, filled
+from pellucid_exporters.local.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
-
-    from pellucid_exporters.stored.rows import RunRow
 
 DAY: Final = 86_400
-_PAGE: Final = 100
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the subcommands of `pellucid store`."""
-    actions = parser.add_subparsers(title="actions", metavar="stats | compact | export", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="stats | compact | export | import", required=True)
     described = "Show how much is in the store."
     stats = actions.add_parser("stats", help=described, description=described)
     stats.add_argument("--json", action="store_true", help="as one JSON object")
@@ -43,21 +37,26 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--max-bytes", type=_bytes, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
     )
     compaction.set_defaults(act=_compact)
-    described = "Write runs, spans, events and catalogues to standard output as JSON Lines, the newest run first."
+    described = "Write runs, spans, events and catalogues as JSON Lines, the newest run first."
     export = actions.add_parser("export", help=described, description=described)
     export.add_argument(
         "--run",
         metavar="ID",
         help="only this run, those nested in it, and those that it continued: its id, a prefix of it, or its trace id",
     )
-    export.add_argument(
-        "--parquet",
-        type=Path,
-        metavar="FOLDER",
-        help="as files of Parquet in a folder instead; needs pellucid[parquet]",
+    target = export.add_mutually_exclusive_group()
+    target.add_argument(
+        "--output", type=Path, metavar="FILE", help="to a file for its owner only (default: standard output)"
+    )
+    target.add_argument(
+        "--parquet", type=Path, metavar="FOLDER", help="as files of Parquet, by day; needs pellucid[parquet]"
     )
     export.set_defaults(act=_export)
-    for action in (stats, compaction, export):
+    described = "Add the telemetry of other stores, of exports and recordings in JSON Lines, and of OTLP in JSON."
+    importing = actions.add_parser("import", help=described, description=described)
+    importing.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what to import; again does no harm")
+    importing.set_defaults(act=_import)
+    for action in (stats, compaction, export, importing):
         action.add_argument(
             "--store", type=Path, default=Path(DEFAULT_PATH), metavar="FILE", help=f"default: {DEFAULT_PATH}"
         )
@@ -93,63 +92,30 @@ def _compact(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> int:
-    lines = _lines(StoreReader(options.store), options.run)
-    if options.parquet is not None:
-        for name, count in write_parquet(lines, options.parquet).items():
-            print(f"{options.parquet / name}: {count:,} rows")
-        return 0
-    for line in lines:
-        print(json.dumps(line, ensure_ascii=False))
+    with Snapshot(options.store) as reader:
+        lines = exported(reader, options.run)
+        if options.parquet is not None:
+            for path, count in write_parquet(lines, options.parquet).items():
+                print(f"{path}: {count:,} rows")
+        elif options.output is not None:
+            write_lines(lines, options.output)
+        else:
+            for line in lines:
+                print(json_line(line).decode(), end="")
     return 0
 
 
-def _lines(reader: StoreReader, name: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the lines of one run with those that it needs, or of all runs and of what belongs to none."""
-    written: set[str] = set()
-    if name is not None:
-        row = reader.run(name)
-        if row is None:
-            raise ConfigError(f"--run {name}: the store has no such run, or several; give the whole id")
-        for each in needed(reader, row):
-            yield from _lines_of(reader, _document(each), each.run_id, written)
-        return
-    before: int | None = None
-    while rows := reader.runs(before=before, limit=_PAGE):
-        for row in rows:
-            yield from _lines_of(reader, _document(row), row.run_id, written)
-        before = rows[-1].start
-    yield from _lines_of(reader, None, "", written)
+def _import(options: Namespace) -> int:
+    from pellucid_commands.store.imports.files import import_file
 
-
-def _document(run: RunRow) -> dict[str, Any]:
-    """Return the fields of a run that are its own."""
-    return {name: value for name, value in dataclasses.asdict(run).items() if name != "total"}
-
-
-def _lines_of(
-    reader: StoreReader, run: dict[str, Any] | None, run_id: str, written: set[str]
-) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run; catalogues whose digests are in `written` are left out, others are added to it."""
-    if run is not None:
-        yield {"type": "run", **run}
-    spans = reader.spans(run_id)
-    found = (span.attributes.get(semconv.CATALOG_DIGEST) for span in spans)
-    digests = {digest for digest in found if isinstance(digest, str)}
-    for digest, catalog in reader.catalogs(sorted(digests - written)).items():
-        written.add(digest)
-        yield {"type": "catalog", "digest": digest, **catalog}
-    for span in spans:
-        yield {"type": "span", **_whole(reader, dataclasses.asdict(span))}
-    for event in reader.events(run_id):
-        yield {"type": "event", **_whole(reader, dataclasses.asdict(event))}
-
-
-def _whole(reader: StoreReader, record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its large texts in place."""
-    digests = set(digests_in(record))
-    texts = reader.bodies(digests) if digests else {}
-    whole: dict[str, Any] = filled(record, texts) if digests else record
-    return whole
+    for file in options.files:
+        found = import_file(file, options.store)
+        print(f"{file}: {found.runs:,} runs, {found.spans:,} spans and {found.events:,} events imported")
+        if found.there:
+            print(f"{file}: {found.there:,} spans and events were there already")
+        if found.left_out:
+            print(f"{file}: {found.left_out:,} spans under way are left out; import it again when they have ended")
+    return 0
 
 
 def _bytes(text: str) -> int:
@@ -170,13 +136,14 @@ def _positive(text: str) -> float:
 
 COMMAND: Final = Command(
     name="store",
-    help="Show, compact or export the local store of telemetry.",
+    help="Show, compact, export or fill the local store of telemetry.",
     add_arguments=add_arguments,
     run=run,
     examples=(
         "pellucid store stats",
         "pellucid store compact --max-age 30 --max-bytes 500000000",
-        "pellucid store export > telemetry.jsonl",
+        "pellucid store export --output telemetry.jsonl",
         "pellucid store export --run 96c287f9 --parquet tables",
+        "pellucid store import spans.json ../other/.pellucid/telemetry.db",
     ),
 )

@@ -1,13 +1,17 @@
-"""Parquet files of an export: one for each type of line, for DuckDB, pandas and other readers."""
+"""Parquet files of an export, by type of line and by day, for DuckDB, pandas and other readers."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pellucid.errors import ConfigError
+from pellucid_commands.store.writing import private
+from pellucid_exporters.local.database import PRIVATE_FOLDER
+from pellucid_exporters.plain_json import plain_json
+from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,28 +20,34 @@ if TYPE_CHECKING:
 BATCH: Final = 5_000
 """Lines of one type that are kept in memory before they are written."""
 
-_TIME, _TEXT, _TEXTS, _INT, _FLOAT, _JSON = "time", "text", "texts", "int", "float", "json"
+_TIME, _TEXT, _TEXTS, _INT, _FLOAT, _BOOL, _JSON = "time", "text", "texts", "int", "float", "bool", "json"
+_TIMES: Final = frozenset({"start", "end", "time", "seen_until"})
+_TYPES: Final = {"str": _TEXT, "int": _INT, "float": _FLOAT, "bool": _BOOL, "tuple[str, ...]": _TEXTS}
+
+
+def _columns(kind: type[RunRow | SpanRow | EventRow]) -> dict[str, str]:
+    """Return the columns of a row; what varies in shape is JSON."""
+    return {
+        field.name: _TIME if field.name in _TIMES else _TYPES.get(str(field.type).removesuffix(" | None"), _JSON)
+        for field in fields(kind)
+        if field.name != "total"
+    }
+
 
 COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
-    "run": {
-        "run_id": _TEXT, "trace_id": _TEXT, "parent_run_id": _TEXT, "replay_of": _TEXT, "agent": _TEXT,
-        "service": _TEXT, "status": _TEXT, "start": _TIME, "end": _TIME, "iterations": _INT, "error_type": _TEXT,
-        "error": _TEXT, "input_tokens": _INT, "output_tokens": _INT, "cost": _FLOAT, "models": _TEXTS, "tools": _TEXTS,
-        "hubs": _TEXTS, "spans": _INT, "seen_until": _TIME, "stop_reason": _TEXT,
-    },
-    "span": {
-        "run_id": _TEXT, "sequence": _INT, "trace_id": _TEXT, "span_id": _TEXT, "parent_span_id": _TEXT, "name": _TEXT,
-        "kind": _TEXT, "phase": _TEXT, "iteration": _INT, "start": _TIME, "end": _TIME, "status": _TEXT,
-        "error_type": _TEXT, "error": _TEXT, "attributes": _JSON, "events": _JSON, "links": _JSON, "seen_until": _TIME,
-    },
-    "event": {"run_id": _TEXT, "time": _TIME, "name": _TEXT, "span_id": _TEXT, "payload": _JSON},
+    "run": _columns(RunRow),
+    "span": _columns(SpanRow),
+    "event": _columns(EventRow),
     "catalog": {"digest": _TEXT, "provider_id": _TEXT, "tools": _JSON},
-}  # fmt: skip
-"""Columns by type of line. Times are UTC, in microseconds, which all readers know; what varies in shape is JSON."""
+}
+"""Columns by type of line. Times are UTC, in microseconds, which all readers know."""
 
 
-def write_parquet(lines: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, int]:
-    """Write the lines of an export to `runs.parquet`, `spans.parquet`, `events.parquet` and `catalogs.parquet`.
+def write_parquet(lines: Iterable[Mapping[str, Any]], folder: Path) -> dict[Path, int]:
+    """Write the lines of an export, such as `spans/day=2026-05-04/of-runs.parquet`, and `catalogs.parquet`.
+
+    What belongs to a run is in the day on which the run began, together and in order; the rest is in
+    `of-no-run.parquet`. Days are those of UTC. Files are for their owner only.
 
     Returns:
         The number of rows by file.
@@ -50,33 +60,90 @@ def write_parquet(lines: Iterable[Mapping[str, Any]], folder: Path) -> dict[str,
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigError("--parquet needs pyarrow, which is not installed: pip install 'pellucid[parquet]'") from error
-    schemas = {kind: _schema(pa, columns) for kind, columns in COLUMNS.items()}
-    counts = dict.fromkeys((f"{kind}s.parquet" for kind in COLUMNS), 0)
-    waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    with ExitStack() as files:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            writers = {
-                kind: files.enter_context(
-                    parquet.ParquetWriter(folder / f"{kind}s.parquet", schema, compression="zstd")
-                )
-                for kind, schema in schemas.items()
-            }
-
-            def write(kind: str) -> None:
-                writers[kind].write_table(pa.Table.from_pylist(waiting.pop(kind, []), schema=schemas[kind]))
-
+    try:
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            tables = _Tables(pa, parquet, folder, stack)
             for line in lines:
-                kind = line["type"]
-                waiting[kind].append(_row(line, COLUMNS[kind]))
-                counts[f"{kind}s.parquet"] += 1
-                if len(waiting[kind]) >= BATCH:
-                    write(kind)
-            for kind in COLUMNS:
-                write(kind)
-        except OSError as error:
-            raise ConfigError(f"--parquet {folder}: cannot be written to ({error})") from error
-    return counts
+                tables.add(line)
+            tables.flush()
+            return tables.counts
+    except OSError as error:
+        raise ConfigError(f"--parquet {folder}: cannot be written to ({error})") from error
+
+
+class _Place(NamedTuple):
+    """Files of some kinds of lines of one day, with one name."""
+
+    day: str
+    name: str
+    kinds: tuple[str, ...]
+
+
+class _Tables:
+    """Files that are being written: those of the day at hand, since runs come in the order of their days."""
+
+    def __init__(self, pa: Any, parquet: Any, folder: Path, stack: ExitStack) -> None:
+        self.counts: dict[Path, int] = {}
+        self._pa, self._parquet, self._folder = pa, parquet, folder
+        self._schemas = {kind: _schema(pa, columns) for kind, columns in COLUMNS.items()}
+        self._stack = stack
+        self._day = stack.enter_context(ExitStack())
+        self._place: _Place | None = None
+        self._writers: dict[Path, Any] = {}
+        self._paths = {"catalog": folder / "catalogs.parquet"}
+        self._waiting: dict[str, list[Mapping[str, Any]]] = {"catalog": []}
+        self.counts[self._paths["catalog"]] = 0
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a line."""
+        kind = line["type"]
+        if kind != "catalog" and (place := self._place_of(line)) != self._place:
+            self.flush()
+            self._place = place
+            for each in place.kinds:
+                self._paths[each] = self._folder / f"{each}s" / f"day={place.day}" / place.name
+                self._waiting[each] = []
+                self.counts[self._paths[each]] = 0
+        rows = self._waiting.setdefault(kind, [])
+        rows.append(line)
+        if len(rows) >= BATCH:
+            self._write(kind)
+
+    def flush(self) -> None:
+        """Write what is kept, and close the files of the day."""
+        for kind in list(self._waiting):
+            self._write(kind)
+        self._day.close()
+        self._writers = {path: writer for path, writer in self._writers.items() if writer.is_open}
+
+    def _place_of(self, line: Mapping[str, Any]) -> _Place:
+        """Return the place of a line: of what belongs to a run, that of the run, which came before it."""
+        kind = line["type"]
+        if kind != "run" and line["run_id"] and self._place is not None:
+            return self._place
+        day = str(datetime.fromtimestamp(line.get("start", line.get("time", 0)) // 10**9, UTC).date())
+        if kind == "run":  # files of each kind, so that queries over all of them find some
+            return _Place(day, "of-runs.parquet", ("run", "span", "event"))
+        return _Place(day, "of-no-run.parquet", (kind,))
+
+    def _write(self, kind: str) -> None:
+        rows, path, schema = self._waiting.pop(kind), self._paths[kind], self._schemas[kind]
+        columns = [
+            self._pa.array(_values([row.get(name) for row in rows], form), schema.field(name).type)
+            for name, form in COLUMNS[kind].items()
+        ]
+        self._writer(path, kind).write_table(self._pa.Table.from_arrays(columns, schema=schema))
+        self.counts[path] += len(rows)
+
+    def _writer(self, path: Path, kind: str) -> Any:
+        if path not in self._writers:
+            stack = self._stack if kind == "catalog" else self._day
+            path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            file = stack.enter_context(private(path))
+            writer = self._parquet.ParquetWriter(file, self._schemas[kind], compression="zstd")
+            self._writers[path] = stack.enter_context(writer)
+        return self._writers[path]
 
 
 def _schema(pa: Any, columns: Mapping[str, str]) -> Any:
@@ -86,16 +153,15 @@ def _schema(pa: Any, columns: Mapping[str, str]) -> Any:
         _TEXTS: pa.list_(pa.string()),
         _INT: pa.int64(),
         _FLOAT: pa.float64(),
+        _BOOL: pa.bool_(),
         _JSON: pa.string(),
     }
     return pa.schema([(name, types[kind]) for name, kind in columns.items()])
 
 
-def _row(line: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _value(line.get(name), kind) for name, kind in columns.items()}
-
-
-def _value(value: Any, kind: str) -> Any:
-    if value is None or kind not in {_JSON, _TIME}:
-        return value
-    return value // 1_000 if kind == _TIME else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _values(values: list[Any], form: str) -> list[Any]:
+    if form == _TIME:
+        return [value // 1_000 if value is not None else None for value in values]
+    if form == _JSON:
+        return [plain_json(value).decode() if value is not None else None for value in values]
+    return values

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pellucid import semconv
 
 if TYPE_CHECKING:
-    from pellucid_exporters.stored.reader import Reader
+    from pellucid_exporters.stored.reader import Recording
     from pellucid_exporters.stored.rows import RunRow
 
 
-def needed(reader: Reader, row: RunRow) -> list[RunRow]:
+def needed(reader: Recording, row: RunRow) -> list[RunRow]:
     """Return a run, those of its trace that it continued, and those nested in them; the newest first."""
     rows = {other.run_id: other for other in reader.trace(row.trace_id)} | {row.run_id: row}
     continued: dict[str, str] = {}

@@ -26,12 +26,12 @@ LARGEST_PORT: Final = 65_535
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid view`."""
     parser.add_argument(
-        "path",
-        nargs="?",
+        "paths",
+        nargs="*",
         type=Path,
-        default=Path(DEFAULT_PATH),
+        default=[Path(DEFAULT_PATH)],
         metavar="PATH",
-        help=f"the local store (default: {DEFAULT_PATH})",
+        help=f"local stores, or folders of them, shown as one (default: {DEFAULT_PATH})",
     )
     parser.add_argument("--port", type=_port, metavar="N", help="0 for any that is free (default: 4380, or any)")
     parser.add_argument("--host", choices=HOSTS, default=HOSTS[0], help="loopback address (default: %(default)s)")
@@ -72,7 +72,7 @@ def run(options: Namespace) -> int:
 
         durable = durable_pages(options.durable, os.environ.get(TOKEN) if options.allow_actions else "")
     return serve(
-        options.path, host=options.host, port=options.port, jaeger=jaeger, browser=options.open, durable=durable
+        options.paths, host=options.host, port=options.port, jaeger=jaeger, browser=options.open, durable=durable
     )
 
 
@@ -101,6 +101,7 @@ COMMAND: Final = Command(
     examples=(
         "pellucid view --open",
         "pellucid view .pellucid/telemetry.db --port 4380 --jaeger http://localhost:16686",
+        "pellucid view shop.db billing.db",
         "pellucid view --durable sqlite:///durable.db --allow-actions",
     ),
 )

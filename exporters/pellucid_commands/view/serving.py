@@ -12,12 +12,13 @@ from urllib.parse import quote
 import uvicorn
 
 from pellucid.errors import ConfigError
+from pellucid_commands.view.stores import reader_of
 from pellucid_exporters.local.options import DEFAULT_PATH
-from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored.nothing import NoTelemetry
 from pellucid_exporters.viewer import create_viewer_app
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -30,7 +31,7 @@ PORT: Final = 4380
 
 
 def serve(
-    path: Path,
+    paths: Sequence[Path],
     *,
     host: str,
     port: int | None,
@@ -38,20 +39,21 @@ def serve(
     browser: bool,
     durable: DurablePages | None = None,
 ) -> int:
-    """Serve the pages of a store, print their address, and return the exit code.
+    """Serve the pages of stores, print their address, and return the exit code.
 
     Raises:
         ConfigError: there is no store, or the port is taken.
     """
     # Who looks at durable runs may have no telemetry here; a path that was named must be there.
-    is_without = durable is not None and str(path) == DEFAULT_PATH and not path.exists()
-    app = create_viewer_app(
-        NoTelemetry() if is_without else StoreReader(path), label=str(path), jaeger=jaeger, durable=durable
-    )
+    [path, *others] = paths
+    is_without = durable is not None and not others and str(path) == DEFAULT_PATH and not path.exists()
+    label = ", ".join(map(str, paths))
+    reader = NoTelemetry() if is_without else reader_of(paths)
+    app = create_viewer_app(reader, label=label, jaeger=jaeger, durable=durable)
     with closing(_listen(host, port)) as listener:
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"
-        print(f"{path} at {url}  (Ctrl-C ends)", flush=True)
+        print(f"{label} at {url}  (Ctrl-C ends)", flush=True)
         if durable is not None and durable.actions is not None:
             url = f"{url}durable/sign-in?token={quote(durable.actions.token, safe='')}"
             print(f"to decide, retry and cancel durable runs: {url}", flush=True)

@@ -119,16 +119,18 @@ class Database:
 def create(path: Path) -> None:
     """Create the file of a store and its folder for their owner only, unless they exist; git ignores `.pellucid`.
 
+    A `.gitignore` that is there is left alone, and one that was removed is not written again.
+
     Raises:
         OSError: that is impossible.
     """
     folder = path.parent
-    is_new = not folder.exists()
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    if is_new and folder.name == _IGNORED:
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
+        if folder.name == _IGNORED:
+            with suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
+                file.write("*\n")
 
 
 def _open(path: Path) -> sqlite3.Connection:

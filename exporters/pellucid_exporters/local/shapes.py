@@ -10,15 +10,14 @@ import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pydantic_core import from_json
 
 from pellucid import semconv
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid_exporters.local.bodies import DIGEST, LONGEST_INLINE, digest_of, utf8
 from pellucid_exporters.stored.rows import BODY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PLAIN, CONSTANT, HEX, TEXT, RUN = ".", "=", "#", "$", "@"
 """Marks of attributes. The value is among the values; in the shape; among the digests, in binary; a large text, whose
@@ -26,6 +25,8 @@ digest is among the digests; the id of the run."""
 
 FREE: Final = ""
 """Name of a span whose name is the first of its values: those of other libraries may have any number of names."""
+
+_HEX: Final = 2 * DIGEST
 
 _Selection: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -143,24 +144,58 @@ def join(
     definition: str, values: bytes, digests: bytes | None, run_id: str
 ) -> tuple[str, str, str, str, dict[str, Any]]:
     """Return name, kind, scope, status and attributes of a span."""
-    name, kind, scope, status, marks, keys, constants = json.loads(definition)
-    remaining, fixed = iter(json.loads(values)), iter(constants)
-    chunks = _cut(digests or b"")
+    shape = _stored(definition)
+    found = from_json(values)
+    name = shape.name
     if name == FREE:
-        name = next(remaining)
-    attributes: dict[str, Any] = {}
-    for mark, key in zip(marks, keys, strict=True):
-        if mark == PLAIN:
-            attributes[key] = next(remaining)
-        elif mark == CONSTANT:
-            attributes[key] = next(fixed)
-        elif mark == HEX:
-            attributes[key] = next(chunks)
-        elif mark == TEXT:
-            attributes[key] = {BODY: next(chunks)}
-        else:
-            attributes[key] = run_id
-    return name, kind, scope, status, attributes
+        name = found.pop(0)
+    items = shape.items.copy()
+    for place, value in zip(shape.plain, found, strict=True):
+        items[place] = value
+    if shape.digests:
+        hexadecimal = (digests or b"").hex()
+        for number, (place, is_text) in enumerate(shape.digests):
+            digest = hexadecimal[number * _HEX : (number + 1) * _HEX]
+            items[place] = {BODY: digest} if is_text else digest
+    for place in shape.runs:
+        items[place] = run_id
+    return name, shape.kind, shape.scope, shape.status, dict(zip(shape.keys, items, strict=True))
+
+
+class _Stored(NamedTuple):
+    """A shape as it is read.
+
+    Attributes:
+        items: Values of attributes, those that are constant in their places.
+        plain, digests, runs: Places of the others; of digests, with whether it is a text.
+    """
+
+    name: str
+    kind: str
+    scope: str
+    status: str
+    keys: tuple[str, ...]
+    items: list[Any]
+    plain: tuple[int, ...]
+    digests: tuple[tuple[int, bool], ...]
+    runs: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _stored(definition: str) -> _Stored:
+    name, kind, scope, status, marks, keys, constants = json.loads(definition)
+    fixed = iter(constants)
+    return _Stored(
+        name,
+        kind,
+        scope,
+        status,
+        keys=tuple(keys),
+        items=[next(fixed) if mark == CONSTANT else None for mark in marks],
+        plain=tuple(place for place, mark in enumerate(marks) if mark == PLAIN),
+        digests=tuple((place, mark == TEXT) for place, mark in enumerate(marks) if mark in {HEX, TEXT}),
+        runs=tuple(place for place, mark in enumerate(marks) if mark == RUN),
+    )
 
 
 def _body(text: str, bodies: dict[bytes, bytes]) -> bytes:
@@ -168,8 +203,3 @@ def _body(text: str, bodies: dict[bytes, bytes]) -> bytes:
     digest = digest_of(content)
     bodies[digest] = content
     return digest
-
-
-def _cut(digests: bytes) -> Iterator[str]:
-    for start in range(0, len(digests), DIGEST):
-        yield digests[start : start + DIGEST].hex()

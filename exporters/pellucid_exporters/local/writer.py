@@ -120,13 +120,13 @@ class StoreWriter:
             if not chunks:
                 return
 
-    def close(self) -> None:
-        """Say that this process writes no more, and close the store."""
+    def close(self, *, ended: int | None = None) -> None:
+        """Say that this process writes no more, since now or an earlier time, and close the store."""
         with suppress(OSError, sqlite3.Error, UnusableStore):
             if self._process_id is not None:
                 with self._database.transaction() as connection:
                     connection.execute(
-                        "UPDATE processes SET ended = ? WHERE token = ?", (time.time_ns(), self._process.token)
+                        "UPDATE processes SET ended = ? WHERE token = ?", (ended or time.time_ns(), self._process.token)
                     )
                     _count_change(connection)
         self._database.close()

@@ -9,7 +9,7 @@ from typing import Any
 from pellucid import semconv
 from pellucid.events import ToolsCatalogChanged, ToolsHiddenText
 from pellucid_exporters.stored.bodies import digests_in, filled
-from pellucid_exporters.stored.comparison import Difference, difference
+from pellucid_exporters.stored.differences import Difference, by_key
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import EventRow, SpanRow, text_of
 
@@ -114,7 +114,7 @@ def _change(event: EventRow, tools: Mapping[str, Mapping[str, Any]]) -> Catalogu
         found = {
             "added": tuple(name for name in new if name not in old),
             "removed": tuple(name for name in old if name not in new),
-            "changed": tuple(Difference(name, difference(old[name], new[name])) for name in changed),
+            "changed": tuple(Difference(name, list(by_key(old[name], new[name]))) for name in changed),
             "is_known": True,
         }
     return CatalogueChange(

@@ -11,7 +11,7 @@ from pellucid import semconv
 from pellucid_exporters.stored.bodies import digests_in, filled
 from pellucid_exporters.stored.offered_tools import OfferedTools, rebuilt
 from pellucid_exporters.stored.reader import Recording
-from pellucid_exporters.stored.reasons import reasons_of
+from pellucid_exporters.stored.reasons import Reasons, reasons_of
 from pellucid_exporters.stored.rows import BODY, EventRow, SpanRow, count_of
 
 MOST_PARSED: Final = 4_000_000
@@ -43,11 +43,13 @@ class SentMessage:
         message: The message; `None` stands for messages that were not recorded.
         missing: Number of those.
         sequence: Number of the span that has the message.
+        attribute: Attribute of that span.
         is_new: Whether the previous model call had not yet sent it.
     """
 
     message: Mapping[str, Any] | None
     sequence: int
+    attribute: str = semconv.INPUT_MESSAGES
     missing: int = 0
     is_new: bool = False
 
@@ -189,11 +191,21 @@ class RunContent:
         number = count_of(same.attributes, semconv.COMPOSE_TOOLS) if same is not None else None
         definitions: Sequence[Any] | None = recorded
         if number and number > len(recorded or ()):
-            if self._events is None:
-                self._events = self._reader.events(span.run_id)
-            reasons = reasons_of(self._events, span)
+            reasons = self._reasons(span)
             definitions = rebuilt(self.listed(span), reasons, span.iteration or 0, number, recorded or ()) or recorded
         return OfferedTools(definitions=definitions, number=number, recorded=len(recorded or ()))
+
+    def denied(self, span: SpanRow) -> dict[str, str]:
+        """Return the tools that the policy denied in the iteration of a `compose_request` span, and why, by name."""
+        if not span.attributes.get(semconv.COMPOSE_DENIED):
+            return {}
+        reasons = self._reasons(span)
+        return {name: reasons.denied[name, by] for name, by in sorted(reasons.denied, key=str)}
+
+    def _reasons(self, span: SpanRow) -> Reasons:
+        if self._events is None:
+            self._events = self._reader.events(span.run_id)
+        return reasons_of(self._events, span)
 
     def _chain(self, span: SpanRow) -> list[SpanRow]:
         """Return the model calls that have recorded the messages of this one, in order, itself last."""

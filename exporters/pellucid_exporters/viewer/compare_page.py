@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pellucid_exporters.stored.comparison import Pair, compare
+from pellucid_exporters.stored.comparison import compare
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 
@@ -25,11 +25,8 @@ def compare_page(request: Request) -> Response:
     runs.sort(key=lambda run: run.start)
     reader = reader_of(request)
     contents = [RunContent(reader, reader.spans(run.run_id)) for run in runs]
-    pairs = compare(*contents)
-    differing = [pair for pair in pairs if _differs(pair)]
-    values = {"runs": runs, "first": differing[0] if differing else None, "differing": differing[:MOST_PAIRS]}
-    return render(request, "compare.html", {**values, "number": len(differing), "equal": len(pairs) - len(differing)})
-
-
-def _differs(pair: Pair) -> bool:
-    return bool(pair.first is None or pair.second is None or pair.differences)
+    comparison = compare(*contents)
+    differing = comparison.differing
+    values = {"runs": runs, "comparison": comparison, "first": differing[0] if differing else None}
+    counts = {"number": len(differing), "equal": len(comparison.pairs) - len(differing)}
+    return render(request, "compare.html", {**values, **counts, "differing": differing[:MOST_PAIRS]})

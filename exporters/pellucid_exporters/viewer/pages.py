@@ -69,6 +69,7 @@ def render(request: Request, name: str, values: Mapping[str, Any], status: int =
     state = request.app.state
     alerts = len(alerts_of(request))
     shared = {"path": request.url.path, "label": state.label, "jaeger": state.jaeger, "firing": alerts}
+    shared["origin"] = str(request.base_url).rstrip("/")
     shared["has_durable"] = state.durable is not None
     page = _templates().get_template(name).render({**shared, **values})
     return HTMLResponse(page, status)
@@ -126,6 +127,7 @@ def _templates() -> jinja2.Environment:
         count=text.count,
         cut=text.cut,
         duration=text.duration,
+        frozen=frozenset,
         lines_cut=text.lines_cut,
         marked=marked,
         middle=middle,

@@ -63,10 +63,10 @@ def assemble(
         return JSONAnswer({**description, "servers": [{"url": request.scope.get("root_path") or "/"}]})
 
     routes = [
+        *routes,
         Route("/openapi.json", describe, methods=["GET"]),
         Route("/healthz", _healthy, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
-        *routes,
     ]
     if metrics is not None:
         routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))

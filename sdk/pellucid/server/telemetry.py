@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from opentelemetry import metrics, propagate, trace
+from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from opentelemetry.util.types import AttributeValue
-from starlette.datastructures import Headers
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -76,35 +75,37 @@ class ServerTelemetry:
             has_left = has_left or (message["type"] == "http.disconnect" and status is None)
             return message
 
-        labels = _labels(scope, route)
+        labels, headers = _labels(scope, route), _headers(scope)
         start, error = time.perf_counter(), ""
-        with self._tracer().start_as_current_span(
+        outer = propagate.extract(headers)
+        span = self._tracer().start_span(
             _name(labels),
-            context=propagate.extract(Headers(scope=scope)),
+            context=outer,
             kind=SpanKind.SERVER,
-            attributes={**labels, **_addresses(scope), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                await self._app(scope, observed_receive, observed_send)
-                error = str(status) if status is not None and status >= _SERVER_ERROR else ""
-            except Exception as exception:
-                status, error = status or _SERVER_ERROR, error_type_of(exception)
-                raise
-            finally:
-                is_left = has_left and status is None  # a later status is that of an answer
-                if is_left:
-                    status, error = _CLIENT_LEFT, "client_disconnected"
-                result: dict[str, AttributeValue] = (
-                    {semconv.HTTP_RESPONSE_STATUS_CODE: status} if status is not None else {}
-                )
-                if error:
-                    result[semconv.ERROR_TYPE] = error
-                if error and not is_left:  # the server has not failed
-                    span.set_status(StatusCode.ERROR)
-                span.set_attributes(result)
-                self._duration().record(time.perf_counter() - start, {**labels, **result})
+            attributes={**labels, **_addresses(scope, headers), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
+        )
+        token = context.attach(trace.set_span_in_context(span, outer))
+        try:
+            await self._app(scope, observed_receive, observed_send)
+            error = str(status) if status is not None and status >= _SERVER_ERROR else ""
+        except Exception as exception:
+            status, error = status or _SERVER_ERROR, error_type_of(exception)
+            raise
+        finally:
+            is_left = has_left and status is None  # a later status is that of an answer
+            if is_left:
+                status, error = _CLIENT_LEFT, "client_disconnected"
+            result: dict[str, AttributeValue] = {}
+            if status is not None:
+                result[semconv.HTTP_RESPONSE_STATUS_CODE] = status
+            if error:
+                result[semconv.ERROR_TYPE] = error
+            if error and not is_left:  # the server has not failed
+                span.set_status(StatusCode.ERROR)
+            span.set_attributes(result)
+            self._duration().record(time.perf_counter() - start, {**labels, **result})
+            context.detach(token)
+            span.end()
 
     def _route_of(self, scope: Scope) -> str | None:
         """Return the template of the path, which is the same for all ids; None if there is no such endpoint."""
@@ -130,9 +131,14 @@ def _name(labels: Mapping[str, AttributeValue]) -> str:
     return f"{verb} {labels[semconv.HTTP_ROUTE]!s}" if semconv.HTTP_ROUTE in labels else verb
 
 
-def _addresses(scope: Scope) -> dict[str, AttributeValue]:
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request; the first of each name."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed([*scope["headers"]])}
+
+
+def _addresses(scope: Scope, headers: Mapping[str, str]) -> dict[str, AttributeValue]:
     """Return the attributes of the span about the connection."""
-    host, server, client = Headers(scope=scope).get("host"), scope.get("server"), scope.get("client")
+    host, server, client = headers.get("host"), scope.get("server"), scope.get("client")
     # A port follows the last colon, unless that is in the brackets of an IPv6 address.
     name = host.rpartition(":")[0] if host and ":" in host.rpartition("]")[2] else host
     address = excerpt(name, _MAX_PATH).strip("[]") if name else server[0] if server else None

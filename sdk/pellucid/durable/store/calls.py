@@ -10,7 +10,7 @@ from pellucid.approvals.numbers import integral
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import CallKind, CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
 from pellucid.durable.store.runs import BATCH, Entries, advance, insert_calls, write_entries, write_events
-from pellucid.durable.store.values import Row, call_record, digest_of, dump_optional
+from pellucid.durable.store.values import Row, call_record, digest_of, dump, dump_optional
 from pellucid.types import JSONObject, JSONValue
 
 _EXPIRED: Final = digest_of("expired", None)
@@ -60,13 +60,17 @@ def settle(
 
 def _settled(tx: Transaction, values: Mapping[str, Any], events: Sequence[JSONValue]) -> Settlement | None:
     """Settle a call; return None if that could not be, because it was settled before or is not there."""
-    row = tx.one("settle", entries=len(events), **values)
+    row = tx.one("settle", entries=len(events), events=[dump(event) for event in events], **values)
     if row is None:
         return None
-    # PostgreSQL settles and counts down in one statement.
-    run = tx.one("count_down", id=row["run_id"], entries=len(events)) if tx.has("count_down") else row
-    assert run is not None  # no run is deleted before its calls
-    write_events(tx, row["run_id"], run["run_last_seq"], events)
+    run = row
+    if tx.has("count_down"):  # PostgreSQL settles, counts down and writes the events in one statement
+        counted = tx.one("count_down", id=row["run_id"], entries=len(events))
+        assert counted is not None  # no run is deleted before its calls
+        run = counted
+        write_events(tx, row["run_id"], run["run_last_seq"], events)
+    elif events:
+        tx.notify_events(row["run_id"])
     is_run_due = run["run_status"] == "due" and run["run_pending"] == 0
     if is_run_due:
         tx.notify_due(run["run_agent"], row["run_id"], run["run_fence"])

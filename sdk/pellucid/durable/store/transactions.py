@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -135,7 +135,6 @@ class Transactions:
         changes = _NO_CHANGES
         result: T
 
-        @wraps(work)
         def noted(transaction: Transaction) -> T:
             nonlocal changes, result
             result = work(transaction)
@@ -187,7 +186,8 @@ class Transactions:
             finally:
                 with self._ended:
                     self._running -= 1
-                    self._ended.notify_all()
+                    if self._running == 0:
+                        self._ended.notify_all()
 
         return await anyio.to_thread.run_sync(run, limiter=limiter)
 

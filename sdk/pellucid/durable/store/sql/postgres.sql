@@ -55,7 +55,7 @@ FROM json_array_elements_text(CAST(:ids AS json)) AS wanted (id)
     LEFT JOIN LATERAL (SELECT * FROM retries WHERE retries.run_id = runs.id LIMIT 1) AS retries ON TRUE
 ORDER BY created_at DESC, runs.id DESC
 
--- settle: one statement, as each is a round trip. The row of the run is locked first; a call that another transaction settled
+-- settle: one statement, with its events, as each is a round trip. The row of the run is locked first; a call that another transaction settled
 -- meanwhile is no longer processing when it is looked at again
 WITH locked AS (
     SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id
@@ -69,15 +69,21 @@ WITH locked AS (
         AND CASE WHEN CAST(:is_overdue AS integer) = 0 THEN calls.deadline IS NULL OR calls.deadline > @now
             ELSE calls.deadline <= @now END
     RETURNING calls.*
+), counted AS (
+    UPDATE runs
+    SET pending = runs.pending - 1, last_seq = runs.last_seq + :entries, updated_at = @now,
+        due_at = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN @now ELSE runs.due_at END,
+        status = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN 'due' ELSE runs.status END
+    FROM settled
+    WHERE runs.id = settled.run_id
+    RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, runs.agent AS run_agent,
+        runs.fence AS run_fence, runs.last_seq AS run_last_seq
+), written AS (
+    INSERT INTO events (run_id, seq, value, created_at)
+    SELECT counted.run_id, counted.run_last_seq - :entries + given.number, given.value, @now
+    FROM counted CROSS JOIN unnest(CAST(:events AS text[])) WITH ORDINALITY AS given (value, number)
 )
-UPDATE runs
-SET pending = runs.pending - 1, last_seq = runs.last_seq + :entries, updated_at = @now,
-    due_at = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN @now ELSE runs.due_at END,
-    status = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN 'due' ELSE runs.status END
-FROM settled
-WHERE runs.id = settled.run_id
-RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, runs.agent AS run_agent,
-    runs.fence AS run_fence, runs.last_seq AS run_last_seq
+SELECT * FROM counted
 
 -- overdue: of runs whose calls no other transaction is settling; locking them in any order cannot deadlock, as nothing waits
 SELECT calls.id, calls.kind FROM calls JOIN runs ON runs.id = calls.run_id
