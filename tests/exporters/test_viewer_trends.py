@@ -42,7 +42,7 @@ async def price(article: str) -> str:
 def spending(answer: str | ToolCall, dollars: float) -> ModelResponse:
     """Return an answer that costs something."""
     part = answer if isinstance(answer, ToolCall) else TextPart(answer)
-    usage = Usage(input_tokens=100, output_tokens=10, cost=dollars)
+    usage = Usage(input_tokens=100, output_tokens=10, cache_read_input_tokens=40, cost=dollars)
     return ModelResponse(message=Message(role="assistant", parts=(part,)), usage=usage)
 
 
@@ -119,6 +119,7 @@ async def test_a_tool_has_its_errors_with_examples(shop: Path) -> None:
     text = await page(shop, "/models?id=luna")
     assert "<dt>Calls</dt><dd>6</dd>" in text
     assert "<dt>Cost</dt><dd>$1.25</dd>" in text
+    assert "<dt>Cached input</dt><dd>40 %</dd>" in text
 
 
 async def test_trends_find_the_version_that_is_slower(tmp_path: Path) -> None:
@@ -146,6 +147,7 @@ async def test_trends_are_by_what_runs_have_in_common(shop: Path, by: str) -> No
     """Each counts the runs once for each of its names."""
     rows = cells_of(await page(shop, f"/trends?by={by}&range=1h"))
     assert sum(int(row[1].split()[0]) for row in rows) == 3
+    assert {row[7] for row in rows} == {"40 % new"}
 
 
 @pytest.mark.parametrize(

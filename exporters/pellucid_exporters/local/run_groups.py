@@ -15,6 +15,7 @@ _FAILED: Final = f"outcome IN ('{semconv.FAILED}', '{semconv.TIMEOUT}', '{semcon
 _SUMS: Final = f"""
 count(*) AS runs, ifnull(sum({_FAILED}), 0) AS failed, ifnull(sum(faults > 0), 0) AS faulty,
 sum(ifnull(input_tokens, 0) + ifnull(output_tokens, 0)) AS tokens, sum(cost) AS cost,
+sum(used_cached) AS cached, sum(iif(used_cached IS NULL, NULL, used_input)) AS sent,
 min(runs.start) AS first, max(runs.start) AS last
 """
 _DURATIONS: Final = "json_group_array(ended - runs.start) FILTER (WHERE ended IS NOT NULL)"
@@ -68,6 +69,8 @@ def _group(row: sqlite3.Row) -> RunGroup:
         faulty=row["faulty"],
         tokens=row["tokens"],
         cost=row["cost"],
+        cached=row["cached"],
+        sent=row["sent"],
         durations=sorted(duration / 1e9 for duration in json.loads(row["durations"])),
         first=row["first"],
         last=row["last"],

@@ -42,12 +42,22 @@
     if (!drag) return;
     const { svg, rect, from, to } = drag;
     drag = null;
-    if (!rect) return;
+    if (!rect || !svg.isConnected) return; // a live page may have replaced it
     svg.dataset.dragged = "";
     const first = Number(svg.dataset.since);
     const at = (share) => `${Math.round(first + share * (Number(svg.dataset.until) - first))}000000`; // ms to ns
     go({ since: at(Math.min(from, to)), until: at(Math.max(from, to)), range: null, before: null, page: null });
   });
+
+  const ago = (seconds) => {
+    for (const [unit, name] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (seconds >= 2 * unit) return `${Math.floor(seconds / unit)} ${name} ago`;
+    }
+    return `${Math.max(0, Math.floor(seconds))} s ago`;
+  };
+  setInterval(() => {
+    for (const time of document.querySelectorAll("time[data-start]")) time.textContent = ago(Date.now() / 1000 - time.dataset.start);
+  }, 10_000);
 
   const KEY = "pellucid.filters";
   const read = () => {

@@ -31,6 +31,10 @@ def _share(group: RunGroup) -> float | None:
     return group.failed / group.runs if group.runs else None
 
 
+def _cached(group: RunGroup) -> float | None:
+    return (group.cached or 0) / group.sent if group.sent else None
+
+
 MEASURES: Final[Mapping[str, Measure]] = {
     "runs": lambda group: group.runs,
     "failed": _share,
@@ -38,6 +42,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "p95": lambda group: percentile(0.95, group.durations),
     "tokens": lambda group: group.tokens,
     "cost": lambda group: group.cost,
+    "cached": _cached,
 }
 
 
