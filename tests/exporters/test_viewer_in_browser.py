@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import anyio.from_thread
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from pellucid.testing import FakeHub
 from pellucid_exporters import Telemetry
 from support.chromium import chromium
 from support.local_store import storing
+from support.many_runs import write_runs
 from support.processes import PATIENCE
 from support.view_scene import HOSTILE, hang, hostile, shop, tell, thousands
 from support.view_server import serving
@@ -183,6 +187,29 @@ def test_a_range_is_dragged_and_a_filter_kept(open_page: Callable[..., Page], wr
     page.wait_for_url(re.compile(r"agent=support.*since="))
     page.get_by_role("button", name="Remove the saved filter").click()
     expect(page.get_by_role("link", name="<b>support</b>")).to_have_count(0)
+
+
+def test_rows_are_short(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    """Thirty on a screen of 900 pixels whatever the names; on a phone two lines with state, question and duration."""
+    path = tmp_path / "store.db"
+    write_runs(path, 40)
+    with closing(sqlite3.connect(path)) as connection:
+        long = {name: f"{name} {'much too long ' * 30}" for name in ("question", "answer", "agent", "user", "tenant")}
+        connection.execute(f"UPDATE runs SET {', '.join(f'{name} = :{name}' for name in long)}, faults = 12", long)
+        connection.commit()
+    with serving(path) as url:
+        page = open_page(f"{url}/runs")
+        rows = page.locator("tbody tr")
+        page.set_viewport_size({"width": 1440, "height": 900})
+        assert sum(bool(box) and box["y"] + box["height"] <= 900 for box in map(Locator.bounding_box, rows.all())) >= 30
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1440
+        page.set_viewport_size({"width": 390, "height": 844})
+        box = rows.first.bounding_box()
+        assert box is not None
+        assert box["height"] <= 50
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for shown in ("question", "answered", "took", "outcome", "when"):
+            expect(rows.first.locator(f"td.{shown}")).to_be_visible()
 
 
 def test_every_page(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
