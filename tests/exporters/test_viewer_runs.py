@@ -226,7 +226,7 @@ async def test_the_cost_of_a_list_does_not_grow_with_the_store(few: Path, many: 
     plans: dict[str, list[str]] = {}
     with closing(sqlite3.connect(many)) as connection:
         connection.execute(
-            "CREATE TEMP TABLE wanted (shape INTEGER PRIMARY KEY, sum_0, sum_1, sum_2, sum_3)"
+            "CREATE TEMP TABLE wanted (shape INTEGER PRIMARY KEY, sum_0, sum_1, sum_2, sum_3, sum_4)"
         )  # of alerts
         for statement in [each for each in work.statements if re.match(r"\s*(SELECT|WITH)", each)]:
             found = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
