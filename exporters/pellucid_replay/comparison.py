@@ -139,8 +139,8 @@ def _between(
         if not options.has_ids and left is not None and _without_ids(left) == _without_ids(right):
             continue
         word = _word(what, recorded.attributes, twin.attributes)
-        shown = [value if value is not None else digest for value, digest in ((left, one), (right, other))]
-        yield _divergence(taped, recorded.name, recorded.attributes, word, *shown, recorded.span_id)
+        left, right = one if left is None else left, other if right is None else right
+        yield _divergence(taped, recorded.name, recorded.attributes, word, left, right, recorded.span_id)
 
 
 def _word(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -154,7 +154,7 @@ def _sides(recorded: TapedSpan, twin: ReplayedSpan, what: str, options: _Options
     """Return the content of both sides; `None` if it is not known of both."""
     if what != "catalogue":
         return _content(recorded.attributes, what), _content(twin.attributes, what)
-    one, other = (side.of(each.attributes) for side, each in zip(options.sides, (recorded, twin), strict=True))
+    one, other = options.sides[0].of(recorded.attributes), options.sides[1].of(twin.attributes)
     return (one, other) if one is not None and other is not None else (None, None)
 
 
