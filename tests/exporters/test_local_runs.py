@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from opentelemetry import trace
 
 from pellucid import Agent, CapturePolicy, Identity, ToolCall, ToolError, semconv, tool
 from pellucid.testing import ScriptedModel
-from pellucid_exporters import StoreReader
+from pellucid_exporters import Local, StoreReader
 from pellucid_exporters.local import schema
-from support.local_store import storing
+from pellucid_exporters.stored.run_search import RunFilter
+from support.local_store import eventually, storing
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -131,3 +133,33 @@ def test_runs_of_the_version_before_have_no_question(path: Path) -> None:
         rows = reader.runs(tool="price")
         assert {row.run_id for row in rows} == {"old", "late"}
         assert {(row.question, row.answer, row.user, row.faults) for row in rows} == {(None, None, None, None)}
+
+
+def test_counts_and_index_follow_the_runs(path: Path) -> None:
+    """When they change, and when they are deleted because of their age."""
+    start = time.time_ns() - 2 * 3600 * 10**9
+    with storing(path) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        run: dict[str, Any] = {semconv.RUN_ID: "old", semconv.PHASE: semconv.RUN, semconv.AGENT_NAME: "shop"}
+        root = tracer.start_span("invoke_agent shop", attributes=run, start_time=start)
+        context = trace.set_span_in_context(root)
+        used = {**run, semconv.PHASE: semconv.DISPATCH, semconv.TOOL_NAME: "price"}
+        tracer.start_span("execute_tool price", context, attributes=used, start_time=start).end(start + 1)
+        assert telemetry.flush(PATIENCE)
+        root.set_attributes({semconv.OUTCOME: "failed"})
+        root.set_status(trace.StatusCode.ERROR, "the vendor answered 529")
+        root.end(start + 2)
+        assert telemetry.flush(PATIENCE)
+        reader = StoreReader(path)
+        assert [(hour.outcome, hour.runs) for hour in reader.hours(0, 2**62, "shop")] == [("failed", 1)]
+        assert [match.run_id for match in reader.search(RunFilter(text="ANSWERED 529", tool="price")).matches] == [
+            "old"
+        ]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE counters SET value = 0 WHERE name = 'retained_at'")
+        connection.commit()
+    with storing(Local(path, max_age=3600)):
+        assert eventually(lambda: reader.hours(0, 2**62) == [])
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM part_runs").fetchone() == (0,)
+        connection.execute("INSERT INTO run_texts (run_texts) VALUES ('integrity-check')")

@@ -14,6 +14,7 @@ from pellucid import (
     Agent,
     DiscoveryProvider,
     Identity,
+    Limits,
     Message,
     ModelResponse,
     PermissionRequest,
@@ -260,3 +261,31 @@ async def hang(telemetry: Telemetry, hub: FakeHub) -> None:
     agent = Agent("triage", model=ScriptedModel("never"), providers=[provider], telemetry=telemetry)
     with anyio.CancelScope():
         await agent.run("What is new?")
+
+
+@tool
+def fetch_page(number: int) -> str:
+    """Fetch a page of the catalogue."""
+    return f"## Page {number}\n\n| article | price |\n|---|---|\n" + f"| *jumper* {number} | 59.90 |\n" * 8
+
+
+async def crawl(telemetry: Telemetry, iterations: int = 264, calls: int = 16) -> str:
+    """Run an agent that calls 16 tools in all iterations but the last: 5,001 spans; return the id of the run."""
+    numbers = iter(range(iterations * calls))
+    turns = [
+        answer(
+            f"### Part {turn}\n\n- **fetch** the next pages\n- compare `prices`\n\n" + "It takes a while. " * 60,
+            *(ToolCall("fetch_page", {"number": next(numbers)}) for _ in range(calls)),
+            tokens=1_000 * turn,
+        )
+        for turn in range(1, iterations)
+    ]
+    model = ScriptedModel(*turns, answer("All pages are **compared**.", tokens=100_000), name="gpt-6-luna")
+    agent = Agent(
+        "crawler",
+        model=model,
+        providers=[DiscoveryProvider(FakeHub([fetch_page]), id="catalogue", ttl=600)],
+        limits=Limits(max_iterations=iterations + 1, max_tool_calls=iterations * calls),
+        telemetry=telemetry,
+    )
+    return (await agent.run("Compare the prices of all pages.\n\nTake your time.")).run_id

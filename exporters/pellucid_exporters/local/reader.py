@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pellucid import semconv
-from pellucid_exporters.local import searches
+from pellucid_exporters.local import run_search, searches
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.reading import reading
+from pellucid_exporters.local.run_groups import groups
 from pellucid_exporters.local.run_reading import Processes, run_row
 from pellucid_exporters.local.span_rows import span_row
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 _MANY: Final = 500
 
@@ -117,6 +120,51 @@ class StoreReader:
             return found
 
         return self._read(read)
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return the runs that match among the newest ones; see `BOUND`."""
+        return self._read(lambda connection: run_search.search(connection, wanted, Processes(connection)))
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return runs by their ids, in the order of these; without those that the store does not have."""
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            seen_until = Processes(connection)
+            return [run_row(connection, row, seen_until) for row in searches.rows_of(connection, run_ids)]
+
+        return self._read(read)
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return the number of runs by hour and outcome, of hours that begin between two times."""
+        return self._read(lambda connection: run_search.hours(connection, since, until, agent))
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return the first names of each kind by which runs are searched, in alphabetical order."""
+        return self._read(lambda connection: run_search.names(connection, limit))
+
+    def groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+        has_durations: bool = True,
+    ) -> list[RunGroup]:
+        """Return the runs that started between two times, counted by a name and by steps of time.
+
+        Args:
+            by: One of `DIMENSIONS`; all runs together if it is None.
+            since: Start of the window.
+            until: Its end, exclusive.
+            step: Nanoseconds of a step of time.
+            within: One of `DIMENSIONS` and a name: only runs that have it are counted.
+            has_durations: Whether to return the durations of the runs.
+        """
+        return self._read(
+            lambda connection: groups(connection, by, since, until, step, within, has_durations=has_durations)
+        )
 
     def run(self, run_id: str) -> RunRow | None:
         """Return a run by its id, an unambiguous prefix of it, or its trace id; None if there is none."""

@@ -117,6 +117,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             f"CREATE INDEX runs_by_{column} ON runs ({column}, start) WHERE {column} IS NOT NULL"
             for column in ("agent", "user", "tenant", "conversation", "version", "outcome", "error_type")
         ),
+        "CREATE INDEX runs_by_last ON runs (last)",
+        "CREATE INDEX events_by_name ON events (name, time)",
         # Runs by their models, tools and hubs, as `parts`, and the number of runs by the hour of their start; NULL is
         # an empty text. Triggers, because writers of the version before do not know of them.
         """CREATE TABLE part_runs (

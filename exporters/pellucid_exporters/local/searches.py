@@ -37,6 +37,9 @@ iif(ended IS NULL, nullif(used_cost, 0), cost) AS cost
 _USAGES: Final = f"""
 {_TREE.format(run_id="?")} SELECT {_USAGE} FROM runs JOIN tree USING (run_id)
 """
+TREE_ROWS: Final = f"{_TREE.format(run_id='?')} SELECT runs.* FROM tree CROSS JOIN runs USING (run_id)"
+"""Query for a run and the runs nested in it."""
+
 PLAIN: Final = ("question", "answer", "user", "tenant", "conversation", "version", "faults")
 """Columns that the row of a run has as they are."""
 
@@ -91,6 +94,15 @@ def usage_of(run: sqlite3.Row) -> dict[str, Any]:
         return {name: run[name] for name in ("input_tokens", "output_tokens", "cost")}
     used = (run["used_input"], run["used_output"], run["used_cost"])
     return {name: value or None for name, value in zip(("input_tokens", "output_tokens", "cost"), used, strict=True)}
+
+
+def rows_of(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[sqlite3.Row]:
+    """Return runs by their ids, in the order of these; without those that the store does not have."""
+    if not run_ids:
+        return []
+    marks = ",".join("?" * len(run_ids))
+    found = {row["run_id"]: row for row in connection.execute(f"{_RUNS} WHERE run_id IN ({marks})", list(run_ids))}
+    return [found[run_id] for run_id in run_ids if run_id in found]
 
 
 def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:

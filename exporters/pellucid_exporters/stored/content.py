@@ -43,11 +43,13 @@ class SentMessage:
         message: The message; `None` stands for messages that were not recorded.
         missing: Number of those.
         sequence: Number of the span that has the message.
+        attribute: Attribute of that span.
         is_new: Whether the previous model call had not yet sent it.
     """
 
     message: Mapping[str, Any] | None
     sequence: int
+    attribute: str = semconv.INPUT_MESSAGES
     missing: int = 0
     is_new: bool = False
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 
 class NoTelemetry:
@@ -37,6 +39,35 @@ class NoTelemetry:
 
     def events(self, run_id: str) -> list[EventRow]:
         """Return no events."""
+        return []
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return no runs."""
+        return FoundRuns()
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return no runs."""
+        return []
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return no hours."""
+        return []
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return no names."""
+        return {}
+
+    def groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+        has_durations: bool = True,
+    ) -> list[RunGroup]:
+        """Return no runs."""
         return []
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 
 class Recording(Protocol):
@@ -57,6 +59,35 @@ class Recording(Protocol):
 
 class Reader(Recording, Protocol):
     """Read-only access to stored telemetry, from any thread."""
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return the runs that match among the newest ones; see `BOUND`."""
+        ...
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return runs by their ids, in the order of these."""
+        ...
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return the number of runs by hour and outcome, of hours that begin between two times."""
+        ...
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return the first names of each kind by which runs are searched."""
+        ...
+
+    def groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+        has_durations: bool = True,
+    ) -> list[RunGroup]:
+        """Return the runs that started between two times, counted by a name and by steps of time; see `RunGroup`."""
+        ...
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return the events of all runs with a name in a window of time, the newest first."""

@@ -41,9 +41,9 @@ def cut(text: str, limit: int = MOST) -> str:
     return text if len(text) <= limit else text[:limit]
 
 
-def lines_cut(text: str) -> str:
+def lines_cut(text: str, limit: int = MOST) -> str:
     """Return how many lines `cut` leaves out, such as `, 12 lines more`; nothing within a line."""
-    lines = text.count("\n", MOST)
+    lines = text.count("\n", limit)
     return f", {lines:,} line{'s' if lines != 1 else ''} more" if lines else ""
 
 

@@ -23,10 +23,13 @@ from pellucid_exporters.viewer.alerts_page import alerts_page, runbook_page
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.run_page import run_page
-from pellucid_exporters.viewer.runs_page import runs_page
+from pellucid_exporters.viewer.run.page import run_page
+from pellucid_exporters.viewer.runs.page import runs_page
 from pellucid_exporters.viewer.security import Protection
-from pellucid_exporters.viewer.span_page import raw_text, request_text, span_of_id, span_page
+from pellucid_exporters.viewer.span_page import media, raw_text, request_text, span_of_id, span_page
+from pellucid_exporters.viewer.trends.calls_page import calls_page
+from pellucid_exporters.viewer.trends.page import trends_page
+from pellucid_exporters.viewer.trends.people_page import people_page
 
 if TYPE_CHECKING:
     from pellucid_exporters.viewer.durable import DurablePages
@@ -60,6 +63,13 @@ def create_viewer_app(
             Route("/runs/{run_id}/{sequence}", span_page),
             Route("/runs/{run_id}/{sequence}/request", request_text),
             Route("/runs/{run_id}/{sequence}/raw/{attribute}", raw_text),
+            Route("/runs/{run_id}/{sequence}/media/{attribute}/{digest}", media),
+            Route("/conversations", people_page("conversation")),
+            Route("/users", people_page("user")),
+            Route("/tenants", people_page("tenant")),
+            Route("/tools", calls_page("tool")),
+            Route("/models", calls_page("model")),
+            Route("/trends", trends_page),
             Route("/alerts", alerts_page),
             Route("/runbooks/{name}", runbook_page),
             Route("/compare", compare_page),

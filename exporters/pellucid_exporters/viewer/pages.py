@@ -23,7 +23,9 @@ from pellucid_exporters.stored.content import parse
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import FAULTS, RunRow
+from pellucid_exporters.viewer.shortening import marked, middle
 from pellucid_exporters.viewer.trees import tree
+from pellucid_exporters.viewer.zones import ago
 
 ALERTS_AGE: Final = 2.0
 """Seconds for which the alerts that were computed are shown."""
@@ -67,6 +69,7 @@ def render(request: Request, name: str, values: Mapping[str, Any], status: int =
     state = request.app.state
     alerts = len(alerts_of(request))
     shared = {"path": request.url.path, "label": state.label, "jaeger": state.jaeger, "firing": alerts}
+    shared["origin"] = str(request.base_url).rstrip("/")
     shared["has_durable"] = state.durable is not None
     page = _templates().get_template(name).render({**shared, **values})
     return HTMLResponse(page, status)
@@ -119,11 +122,15 @@ def _templates() -> jinja2.Environment:
     )
     environment.filters.update(
         age=text.age,
+        ago=ago,
         clock=text.clock,
         count=text.count,
         cut=text.cut,
         duration=text.duration,
+        frozen=frozenset,
         lines_cut=text.lines_cut,
+        marked=marked,
+        middle=middle,
         money=text.money,
         nested=text.nested,
         ns=lambda seconds: int(seconds * 1e9),
@@ -139,6 +146,7 @@ def _templates() -> jinja2.Environment:
     )
     environment.tests["array"] = lambda value: isinstance(value, list)
     environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, query=query, semconv=semconv)
+    environment.globals.update(money=text.money, number=text.count, seconds=text.seconds)
     return environment
 
 

@@ -22,21 +22,27 @@ _OPEN_ITEMS: Final = 24
 _OPEN_LEVELS: Final = 3
 
 
-def tree(value: Any) -> Markup:
-    """Return a JSON value as HTML; a container is collapsible, a short one a line."""
-    return Markup('<div class="j">{}</div>').format(_Tree().render(Markup(), value, 0))
+def tree(value: Any, most: int = MOST_NODES, longest: int = MOST) -> Markup:
+    """Return a JSON value as HTML; a container is collapsible, a short one a line.
+
+    Args:
+        value: The value.
+        most: Number of its values that are shown.
+        longest: Characters of a text that are shown.
+    """
+    return Markup('<div class="j">{}</div>').format(_Tree(most, longest).render(Markup(), value, 0))
 
 
 class _Tree:
     """One tree, which counts its nodes."""
 
-    def __init__(self) -> None:
-        self._remaining = MOST_NODES
+    def __init__(self, most: int, longest: int) -> None:
+        self._remaining, self._longest = most, longest
 
     def render(self, key: Markup, value: Any, level: int) -> Markup:
         self._remaining -= 1
         if not isinstance(value, dict | list):
-            return Markup("{}{}").format(key, _scalar(value))
+            return Markup("{}{}").format(key, _scalar(value, self._longest))
         if _is_short(value):
             return Markup("{}{}").format(key, _line(value))
         if level >= DEEPEST:
@@ -81,12 +87,12 @@ def _key(key: Any) -> Markup:
     return Markup('<span class="j-k">{}:</span> ').format(visible(cut(str(key), 200)))
 
 
-def _scalar(value: Any) -> Markup:
+def _scalar(value: Any, longest: int = MOST) -> Markup:
     if not isinstance(value, str):
         return Markup('<span class="j-n">{}</span>').format(json.dumps(value))
     rest = (
-        Markup(' <span class="cut">… {}{}</span>').format(size(len(value)), lines_cut(value))
-        if len(value) > MOST
+        Markup(' <span class="cut">… {}{}</span>').format(size(len(value)), lines_cut(value, longest))
+        if len(value) > longest
         else ""
     )
-    return Markup('<span class="j-s">{}</span>{}').format(escape(visible(cut(value))), rest)
+    return Markup('<span class="j-s">{}</span>{}').format(escape(visible(cut(value, longest))), rest)

@@ -12,7 +12,6 @@ from typing import Any, Final
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from opentelemetry.util.types import AttributeValue
-from starlette.datastructures import Headers
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -76,14 +75,14 @@ class ServerTelemetry:
             has_left = has_left or (message["type"] == "http.disconnect" and status is None)
             return message
 
-        labels = _labels(scope, route)
+        labels, headers = _labels(scope, route), _headers(scope)
         start, error = time.perf_counter(), ""
-        outer = propagate.extract(Headers(scope=scope))
+        outer = propagate.extract(headers)
         span = self._tracer().start_span(
             _name(labels),
             context=outer,
             kind=SpanKind.SERVER,
-            attributes={**labels, **_addresses(scope), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
+            attributes={**labels, **_addresses(scope, headers), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
         )
         token = context.attach(trace.set_span_in_context(span, outer))
         try:
@@ -132,9 +131,14 @@ def _name(labels: Mapping[str, AttributeValue]) -> str:
     return f"{verb} {labels[semconv.HTTP_ROUTE]!s}" if semconv.HTTP_ROUTE in labels else verb
 
 
-def _addresses(scope: Scope) -> dict[str, AttributeValue]:
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request; the first of each name."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed([*scope["headers"]])}
+
+
+def _addresses(scope: Scope, headers: Mapping[str, str]) -> dict[str, AttributeValue]:
     """Return the attributes of the span about the connection."""
-    host, server, client = Headers(scope=scope).get("host"), scope.get("server"), scope.get("client")
+    host, server, client = headers.get("host"), scope.get("server"), scope.get("client")
     # A port follows the last colon, unless that is in the brackets of an IPv6 address.
     name = host.rpartition(":")[0] if host and ":" in host.rpartition("]")[2] else host
     address = excerpt(name, _MAX_PATH).strip("[]") if name else server[0] if server else None

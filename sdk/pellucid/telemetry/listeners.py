@@ -16,7 +16,7 @@ from anyio.lowlevel import current_token
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ConfigError
-from pellucid.events import EVENTS, Event
+from pellucid.events import Event
 from pellucid.failures import contained
 
 if TYPE_CHECKING:
@@ -189,6 +189,8 @@ async def _pump(subscription: Subscription, fault: Fault) -> None:
 
 
 def _matching(pattern: str) -> frozenset[str]:
+    from pellucid.feature_events import EVENTS
+
     if pattern == "*":
         return frozenset(EVENTS)
     if pattern.endswith(".*"):

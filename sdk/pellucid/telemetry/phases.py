@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import events, semconv
-from pellucid.events import EVENTS, Event
+from pellucid.events import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -248,7 +248,11 @@ PHASES: Final[Mapping[str, Phase]] = {
 _ENVELOPE = frozenset(field.name for field in fields(Event))
 
 
-PAYLOADS: Final[Mapping[type[Event], tuple[str, ...]]] = {
-    event: tuple(field.name for field in fields(event) if field.name not in _ENVELOPE) for event in EVENTS.values()
-}
+class _Payloads(dict[type[Event], tuple[str, ...]]):
+    def __missing__(self, event: type[Event]) -> tuple[str, ...]:
+        self[event] = names = tuple(field.name for field in fields(event) if field.name not in _ENVELOPE)
+        return names
+
+
+PAYLOADS: Final[Mapping[type[Event], tuple[str, ...]]] = _Payloads()
 """Fields of each event, without those of the envelope."""

@@ -1,8 +1,10 @@
 "use strict";
-// Keys (/ j k enter esc n p), two marked runs, and live pages; everything else works without this script.
+// Keys (/ j k enter esc n p), two marked runs, live pages, copying, and a run's page that changes in place;
+// everything else works without this script.
 (() => {
+  document.documentElement.classList.add("js");
   const INTERVAL = 1000;
-  const rows = () => [...document.querySelectorAll("a.row, a.r, summary")].filter((row) => row.checkVisibility());
+  const rows = () => [...document.querySelectorAll("a.row, a.r, a.g, summary")].filter((row) => row.checkVisibility());
 
   const move = (step) => {
     const all = rows();
@@ -16,7 +18,8 @@
 
   const follow = (selector) => {
     const link = document.querySelector(selector);
-    if (link) location.assign(link.href);
+    if (link) link.click();
+    return link;
   };
 
   const KEYS = {
@@ -27,7 +30,10 @@
     "/": () => (document.querySelector(".filters input:not([type=hidden])") || document.querySelector(".find input")).focus(),
     Escape: () => {
       if (document.activeElement !== document.body) document.activeElement.blur();
-      else follow("link[rel=up]");
+      else if (!follow("a[rel=up]")) {
+        const up = document.querySelector("link[rel=up]");
+        if (up) location.assign(up.href);
+      }
     },
   };
 
@@ -66,14 +72,106 @@
     mark();
   };
 
+  const load = async (address) => {
+    const answer = await fetch(address);
+    return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+  };
+
   const refresh = async () => {
-    const answer = await fetch(location.href);
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const page = await load(location.href);
+    if (!page) return;
     const old = document.querySelector("[data-live]");
     const fresh = page.querySelector("[data-live]") || page.querySelector("main > div:last-of-type");
     if (old && fresh && document.getSelection().isCollapsed) replace(old, document.adoptNode(fresh));
   };
+
+  // A run's page: links to its other states and to its spans change the page in place, and the address with it.
+
+  const run = () => document.querySelector("[data-soft]");
+
+  const stateOf = (link) => {
+    const url = new URL(link.href);
+    const base = run().dataset.soft;
+    if (url.pathname === base) return url.search || url.hash ? url : null;
+    const found = url.pathname.match(/^(\/runs\/[^/]+\/)(\d+)$/);
+    const nested = found && found[1] !== base;
+    if (!found || url.hash || "page" in link.dataset || (nested && !link.matches(".r"))) return null;
+    const state = new URL(location.href);
+    state.hash = "";
+    state.searchParams.set("span", nested ? `${found[1].split("/")[2]}/${found[2]}` : found[2]);
+    if (link.matches(".r")) state.searchParams.set("row", document.querySelector(".waterfall").dataset.row);
+    else state.searchParams.delete("row");
+    return state;
+  };
+
+  let latest = null;
+  const change = async (state, isNew) => {
+    latest = state;
+    const page = await load(state.href);
+    const fresh = page && page.querySelector("[data-soft]");
+    if (latest !== state) return;
+    if (!fresh) return location.assign(state.href);
+    if (isNew) history.pushState(null, "", state.href);
+    const side = document.querySelector("[data-scroll]");
+    const before = [side.dataset.scroll, side.scrollTop];
+    replace(run(), document.adoptNode(fresh));
+    const after = document.querySelector("[data-scroll]");
+    if (after.dataset.scroll === before[0]) after.scrollTop = before[1];
+    const selected = document.querySelector(".r.on");
+    if (selected && document.activeElement === document.body) selected.scrollIntoView({ block: "nearest" });
+  };
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href]");
+    const isPlain = !event.button && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+    if (!isPlain || !link || link.target || !link.closest("[data-soft]")) return;
+    const state = stateOf(link);
+    if (!state) return;
+    event.preventDefault();
+    change(state, true);
+  });
+  window.addEventListener("popstate", () => {
+    if (run()) change(new URL(location.href), false);
+  });
+
+  let start = null; // of a range that is dragged over the overview, as a share of the run's time
+  const share = (event) => {
+    const box = event.target.closest(".map").getBoundingClientRect();
+    return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
+  };
+  document.addEventListener("pointerdown", (event) => {
+    start = event.target.closest(".map") ? share(event) : null;
+  });
+  document.addEventListener("dragstart", (event) => {
+    if (event.target.closest && event.target.closest(".map")) event.preventDefault();
+  });
+  document.addEventListener("pointerup", (event) => {
+    const map = event.target.closest(".map");
+    if (start === null || !map) return;
+    const [from, to] = [start, share(event)].sort((one, other) => one - other);
+    if (to - from < 0.01) return; // a click, on a link
+    const state = new URL(location.href);
+    state.searchParams.delete("row");
+    state.searchParams.set("from", (from * map.dataset.total).toFixed(6));
+    state.searchParams.set("to", (to * map.dataset.total).toFixed(6));
+    event.preventDefault();
+    map.addEventListener("click", (click) => { click.preventDefault(); click.stopPropagation(); }, { capture: true, once: true });
+    change(state, true);
+  });
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button.copy");
+    if (!button) return;
+    const label = button.textContent;
+    try {
+      const text = button.dataset.text || (await (await fetch(button.dataset.copy)).text());
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "could not copy";
+    }
+    setTimeout(() => { button.textContent = label; }, 1500);
+  });
 
   let seen = null;
   const poll = async () => {

@@ -1,0 +1,147 @@
+"""The page of a run: what was asked and answered, where the time went, and each span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from pellucid import semconv
+from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
+from pellucid_exporters.viewer.pages import reader_of, render, run_of
+from pellucid_exporters.viewer.run.content import Contents
+from pellucid_exporters.viewer.run.gaps import KINDS, path_of
+from pellucid_exporters.viewer.run.overview import overview
+from pellucid_exporters.viewer.run.room import Room
+from pellucid_exporters.viewer.run.scale import Scale
+from pellucid_exporters.viewer.run.span import PANEL, span_values, tool_names
+from pellucid_exporters.viewer.run.state import SIDES, State
+from pellucid_exporters.viewer.run.summary import LONGEST, budgets, conversation, model_calls, related
+from pellucid_exporters.viewer.run.tree import RunTree, is_fault, run_tree
+from pellucid_exporters.viewer.run.waterfall import Waterfall
+
+REPLAY: Final = """\
+from pellucid_replay import Tape, replay_sync
+
+tape = Tape.load({store!r}, {run_id!r})
+replayed = replay_sync(None, tape)  # or your agent instead of None
+print(replayed.outcome, replayed.divergence)
+"""
+"""Program that replays a run."""
+
+MOST_FAULTS: Final = 5
+MOST_MESSAGES: Final = 20
+MOST_CALLS: Final = 40
+MOST_EVENTS: Final = 60
+MOST_RELATED: Final = 20
+
+
+def run_page(request: Request) -> Response:
+    """Show a run."""
+    reader = reader_of(request)
+    run = run_of(request, request.path_params["run_id"])
+    if run.run_id != request.path_params["run_id"]:
+        return RedirectResponse(f"/runs/{run.run_id}/")
+    spans, trace = reader.spans(run.run_id), reader.trace(run.trace_id)
+    state, tree = State.of(request.query_params), run_tree(reader, run, spans, trace)
+    content = RunContent(reader, spans)
+    talk = conversation(content, spans, tree.root)
+    previous = reader.runs(agent=run.agent, before=run.start, limit=1)
+    faults = [span for span in spans if is_fault(span) and span is not tree.root]
+    path, scale = path_of(tree), Scale(tree, state)
+    values: dict[str, Any] = {
+        "run": run,
+        "root": tree.root,
+        "state": state,
+        "version": str(tree.root.attributes.get(semconv.AGENT_VERSION, "")) if tree.root else "",
+        "question": talk.question,
+        "answer": talk.answer,
+        "LONGEST": LONGEST,
+        "faults": faults[:MOST_FAULTS],
+        "more_faults": max(0, len(faults) - MOST_FAULTS),
+        "overview": overview(tree, state, scale, path),
+        "critical": path,
+        "KINDS": KINDS,
+        "ticks": scale.ticks(),
+        "window": Waterfall(tree, state, scale, path).window(),
+        "number": len(spans),
+        "budgets": budgets(tree.root),
+        "previous": previous[0] if previous else None,
+        "related": related(run, trace)[:MOST_RELATED],
+        "sides": SIDES,
+        "is_live": run.status == RUNNING,
+        "replay": REPLAY.format(store=request.app.state.label or "telemetry.db", run_id=run.run_id),
+        "panel": _panel(request, tree, trace, state),
+    }
+    room = Room(elements=1_000, characters=250_000, longest=4_000, largest=60)
+    names = tool_names([item.message for item in talk.messages])
+    contents = Contents(f"/runs/{run.run_id}/", room, names)
+    if values["panel"] is None:
+        values |= _side(request, state, spans, content, contents, talk.messages, tree.root)
+    return render(request, "run.html", values)
+
+
+def _side(
+    request: Request,
+    state: State,
+    spans: Sequence[SpanRow],
+    content: RunContent,
+    contents: Contents,
+    messages: Sequence[Any],
+    root: SpanRow | None,
+) -> dict[str, Any]:
+    """Return what is beside the waterfall: a window of the conversation, of the model calls, or of the events."""
+    if state.side == "configuration":
+        recorded = content.get(root, semconv.AGENT_CONFIGURATION) if root is not None else None
+        return {"configuration": contents.recorded(recorded) if recorded is not None else None}
+    if state.side == "calls":
+        calls = model_calls(spans)
+        most = max((call.tokens(semconv.USAGE_INPUT_TOKENS) for call in calls), default=0)
+        dearest = max((call.get(semconv.COST_USD) or 0 for call in calls if _is_cost(call)), default=0)
+        return {**_window(state, calls, MOST_CALLS), "most": most, "dearest": dearest}
+    if state.side == "events":
+        events = reader_of(request).events(spans[0].run_id) if spans else []
+        shown = _window(state, events, MOST_EVENTS)
+        shown["items"] = [(event, contents.value(content.whole(event.payload))) for event in shown["items"]]
+        return shown
+    shown = _window(state, messages, MOST_MESSAGES)
+    shown["items"] = contents.shared(shown["items"])
+    return shown
+
+
+def _is_cost(call: Any) -> bool:
+    return isinstance(call.get(semconv.COST_USD), int | float)
+
+
+def _window(state: State, items: Sequence[Any], most: int) -> dict[str, Any]:
+    """Return a window of items, the last ones first, with the addresses of its neighbours."""
+    last = min(state.last or len(items), len(items))
+    first = max(0, last - most)
+    return {
+        "items": list(items[first:last]),
+        "first": first + 1,
+        "last": last,
+        "total": len(items),
+        "before": state.address(last=first) if first else "",
+        "after": state.address(last=min(last + most, len(items))) if last < len(items) else "",
+    }
+
+
+def _panel(request: Request, tree: RunTree, trace: Sequence[RunRow], state: State) -> dict[str, Any] | None:
+    """Return the values of the selected span; `None` if there is none."""
+    span = tree.by_key.get(state.span)
+    if span is None:
+        return None
+    run = tree.nested.get(span.run_id, tree.run)
+    spans = tree.spans if run is tree.run else [each for each in tree.order if each.run_id == run.run_id]
+    spans = sorted(spans, key=lambda each: each.sequence)
+    place = tree.order.index(span)
+    neighbours = {
+        name: state.address(span=tree.key(tree.order[other])) if 0 <= other < len(tree.order) else ""
+        for name, other in (("earlier", place - 1), ("later", place + 1))
+    }
+    values = span_values(reader_of(request), run, spans, span, trace, PANEL)
+    return {**values, **neighbours}

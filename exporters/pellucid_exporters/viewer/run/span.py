@@ -1,0 +1,151 @@
+"""What pages show of a span: what was recorded in and out of a boundary, what happened in it, and why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pellucid import semconv
+from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.nested import nested_runs
+from pellucid_exporters.stored.offers import tool_offers
+from pellucid_exporters.stored.reader import Recording
+from pellucid_exporters.stored.rows import BODY, RUNNING, EventRow, RunRow, SpanRow
+from pellucid_exporters.stored.text import MOST
+from pellucid_exporters.viewer.run.content import Contents
+from pellucid_exporters.viewer.run.room import Room
+
+CONTENT: Final = (
+    semconv.INPUT,
+    semconv.OUTPUT,
+    semconv.AGENT_CONFIGURATION,
+    semconv.SYSTEM_INSTRUCTIONS,
+    semconv.INPUT_MESSAGES,
+    semconv.OUTPUT_MESSAGES,
+    semconv.TOOL_DEFINITIONS,
+    semconv.TOOL_CALL_ARGUMENTS,
+    semconv.TOOL_CALL_RESULT,
+)
+"""Attributes that the page shows for what they are, above the table of the others."""
+
+SETTINGS: Final = "gen_ai.request."
+"""Prefix of the attributes that are settings of a model call."""
+
+STACK: Final = "exception.stacktrace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much of a span a page shows.
+
+    Attributes:
+        elements, characters: Room of recorded content.
+        largest: Elements of one text or value.
+        longest: Characters of one text.
+        messages, tools, attributes, events: Numbers of these.
+    """
+
+    elements: int
+    characters: int
+    largest: int
+    longest: int
+    messages: int
+    tools: int
+    attributes: int
+    events: int
+
+
+PAGE: Final = Bounds(
+    elements=200_000,
+    characters=20_000_000,
+    largest=20_000,
+    longest=MOST,
+    messages=200,
+    tools=200,
+    attributes=2_000,
+    events=100,
+)
+PANEL: Final = Bounds(
+    elements=700, characters=250_000, largest=300, longest=4_000, messages=10, tools=25, attributes=60, events=20
+)
+
+
+def span_values(
+    reader: Recording, run: RunRow, spans: Sequence[SpanRow], span: SpanRow, trace: Sequence[RunRow], bounds: Bounds
+) -> dict[str, Any]:
+    """Return the values of a span's page or panel."""
+    content = RunContent(reader, spans)
+    content.load([span], span.attributes)
+    calls = [other for other in spans if other.phase == semconv.INFERENCE]
+    by_sequence = {other.sequence: other for other in spans}
+    sent = content.request(span) if span.phase == semconv.INFERENCE else None
+    recorded = {name: content.get(span, name) for name in CONTENT}
+    answer = recorded[semconv.OUTPUT_MESSAGES]
+    messages = [message.message for message in sent.messages] if sent is not None else []
+    answers = answer.value if answer is not None and isinstance(answer.value, list) else []
+    has_offers = span.phase in {semconv.INFERENCE, semconv.COMPOSE}
+    happened = reader.events(run.run_id)
+    offers = tool_offers(content, happened, span) if has_offers else []
+    room = Room(bounds.elements, bounds.characters, bounds.longest, bounds.largest)
+    attributes = [
+        (name, value if not isinstance(value, dict) else "", isinstance(value, dict) and BODY in value)
+        for name, value in sorted(span.attributes.items())
+        if name not in CONTENT
+    ]
+    return {
+        "run": run,
+        "span": span,
+        "bounds": bounds,
+        "contents": Contents(f"/runs/{run.run_id}/", room, tool_names([*messages, *answers])),
+        "events": content.whole(span.events),
+        "happened": _of(happened, span, content)[: bounds.events],
+        "nested": nested_runs(reader, run, trace).get(span.span_id),
+        "parent": content.span(span.parent_span_id),
+        "before": by_sequence.get(span.sequence - 1),
+        "after": by_sequence.get(span.sequence + 1),
+        "number": calls.index(span) + 1 if span in calls else None,
+        "calls": len(calls),
+        "request_sent": sent,
+        "settings": settings_of(span),
+        "definitions": definitions_of(sent),
+        "offered": sent.offered.number if sent is not None else sum(offer.is_offered is True for offer in offers),
+        "offers": offers,
+        "withheld": sum(offer.is_offered is False for offer in offers),
+        "recorded": recorded,
+        "catalogue": content.tools(span) if span.phase == semconv.DISCOVERY else None,
+        "attributes": attributes,
+        "raw": [name for name in CONTENT if name in span.attributes],
+        "is_live": span.status == RUNNING,
+    }
+
+
+def _of(events: Sequence[EventRow], span: SpanRow, content: RunContent) -> list[tuple[EventRow, Any]]:
+    """Return the events of a run that belong to a span, with their payloads."""
+    return [(event, content.whole(event.payload)) for event in events if event.span_id == span.span_id]
+
+
+def settings_of(span: SpanRow) -> dict[str, Any]:
+    """Return the settings of a model call by their names, without the model."""
+    return {
+        name.removeprefix(SETTINGS): value
+        for name, value in sorted(span.attributes.items())
+        if name.startswith(SETTINGS) and name != semconv.REQUEST_MODEL and not isinstance(value, dict)
+    }
+
+
+def tool_names(messages: Sequence[Any]) -> dict[str, str]:
+    """Return the names of the tools by the ids of their calls."""
+    names: dict[str, str] = {}
+    for message in messages:
+        parts = message.get("parts") if isinstance(message, Mapping) else None
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and part.get("type") == "tool_call":
+                names[str(part.get("id"))] = str(part.get("name"))
+    return names
+
+
+def definitions_of(sent: SentRequest | None) -> dict[str, Any]:
+    """Return the definitions of the offered tools by name."""
+    items = sent.offered.definitions or () if sent is not None else ()
+    return {str(item.get("name")): item for item in items if isinstance(item, dict)}

@@ -1,0 +1,1 @@
+"""The list of runs: filters, figures and a histogram of what is found."""

@@ -1,0 +1,103 @@
+"""The page of runs: filters, figures, a histogram and the runs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, STATUSES
+from pellucid_exporters.stored.run_search import FoundRuns, Match
+from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.runs.address import COLUMNS, FLAGS, NUMBERS, RANGES, TEXTS, Address, address_of
+from pellucid_exporters.viewer.runs.figures import figures_of
+from pellucid_exporters.viewer.runs.histogram import Histogram, histogram
+from pellucid_exporters.viewer.zones import ZONES
+
+PAGE: Final = 100
+"""Runs of one page."""
+
+MOST_NAMES: Final = 100
+"""Names that a filter suggests."""
+
+_HOUR: Final = 3600 * 10**9
+_COUNTED: Final = frozenset({"agent", "outcome"})
+"""Filters by which the store counts the runs of each hour."""
+
+
+def runs_page(request: Request) -> Response:
+    """Show the runs that match the parameters of the URL."""
+    address, reader = address_of(request), reader_of(request)
+    found = reader.search(address.filter())
+    ordered = _ordered(found.matches, address.sort)
+    first = (address.page - 1) * PAGE
+    shown = ordered[first : first + PAGE]
+    rows = reader.rows([match.run_id for match in shown])
+    chart, is_whole = _histogram(reader, address, found)
+    values = {
+        "runs": rows,
+        "address": address,
+        "columns": COLUMNS,
+        "found": found,
+        "figures": figures_of(found),
+        "chart": chart,
+        "is_whole": is_whole,
+        "outcomes": STATUSES,
+        "ranges": RANGES,
+        "zones": ZONES,
+        "fields": (*TEXTS, *NUMBERS),
+        "flags": FLAGS,
+        "known": reader.names(MOST_NAMES),
+        "next": _next(address, found, first),
+        "longest": max((match.duration or 0 for match in shown), default=0),
+    }
+    return render(request, "runs.html", values)
+
+
+def _ordered(matches: Iterable[Match], sort: str) -> list[Match]:
+    """Return runs in an order; those that lack what they are sorted by come last."""
+    column, is_reverse = sort.removeprefix("-"), sort.startswith("-")
+    runs = list(matches)
+    known = [run for run in runs if getattr(run, column) is not None]
+    key = {"status": lambda run: STATUSES.index(run.status) if run.status in STATUSES else len(STATUSES)}.get(
+        column, lambda run: _comparable(getattr(run, column))
+    )
+    known.sort(key=key, reverse=is_reverse)
+    return known + [run for run in runs if getattr(run, column) is None]
+
+
+def _comparable(value: Any) -> Any:
+    return value.casefold() if isinstance(value, str) else value
+
+
+def _next(address: Address, found: FoundRuns, first: int) -> str | None:
+    """Return the address of the runs after those of a page; behind the last, of those that were not examined."""
+    if first + PAGE < len(found.matches):
+        return address.link(page=address.page + 1)
+    return address.link(range=None, since=address.since, until=found.older) if found.older is not None else None
+
+
+def _histogram(reader: Reader, address: Address, found: FoundRuns) -> tuple[Histogram, bool]:
+    """Return the histogram, and whether it counts all runs: also those that the search did not examine."""
+
+    def link(since: int, until: int) -> str:
+        return address.link(range=None, since=since, until=until)
+
+    since, until = address.since, address.until
+    if found.older is not None and _COUNTED.issuperset(address.given):
+        hours = reader.hours(since or 0, until if until is not None else 2**62, address.given.get("agent"))
+        wanted = address.given.get("outcome")
+        whole = [each for each in hours if wanted in {None, each.outcome, *_open(each.outcome)}]
+        if whole and max(each.start for each in whole) - min(each.start for each in whole) >= 2 * _HOUR:
+            return histogram(whole, since, until, address.zone, link, _HOUR), True
+    since = since if found.older is None else found.older - 1
+    counts = ((match.start, match.status, 1) for match in found.matches)
+    return histogram(counts, since, until, address.zone, link), found.older is None
+
+
+def _open(outcome: str) -> frozenset[str]:
+    """Return the statuses of runs without an outcome."""
+    return frozenset({RUNNING, INTERRUPTED}) if not outcome else frozenset()

@@ -1,0 +1,119 @@
+"""The pages of tools and models: who calls them, how slow they are, how often they fail, and examples of each error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid import semconv
+from pellucid_exporters.stored.quantiles import percentile
+from pellucid_exporters.stored.rows import PART_OF, CallRow
+from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.windows import RANGES, range_of
+
+PHASES: Final = {"tool": semconv.DISPATCH, "model": semconv.INFERENCE}
+TITLES: Final = {"tool": "Tools", "model": "Models"}
+SHARES: Final = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Calls of a tool or a model in a window of time.
+
+    Attributes:
+        calls: Number of calls that ended.
+        failed: Number of those that ended with an error.
+        durations: p50, p95 and p99 in seconds, exact.
+        tokens, cost: Sums; of a tool, 0.
+        errors: Types of errors with their number and the address of the latest span.
+        latest: Address of the latest span.
+    """
+
+    name: str
+    calls: int
+    failed: int
+    durations: Sequence[float | None]
+    tokens: float
+    cost: float
+    errors: Sequence[tuple[str, int, str | None]]
+    latest: str | None
+
+
+def calls_page(kind: str) -> Callable[[Request], Response]:
+    """Return the page of tools or models; with `id`, that of one of them."""
+
+    def page(request: Request) -> Response:
+        window, name = range_of(request), request.query_params.get("id")
+        reader = reader_of(request)
+        rows = reader.calls(window.since, window.until, {PHASES[kind]})
+        before = reader.calls(window.before, window.since - 1, {PHASES[kind]}) if name else []
+        values = {
+            "kind": kind,
+            "title": TITLES[kind],
+            "base": f"/{kind}s",
+            "window": window,
+            "ranges": RANGES,
+            "called": _by_name(rows, kind),
+        }
+        if not name:
+            return render(request, "calls.html", values)
+        one = next((each for each in _by_name(rows, kind) if each.name == name), None)
+        wanted: dict[str, Any] = {kind: name}
+        runs = reader.runs(**wanted, before=window.until, limit=10)
+        if one is None and not runs:
+            raise HTTPException(404, f"No {kind} of this name was called in this window, nor before it.")
+        values |= {
+            "name": name,
+            "one": one or Called(name, 0, 0, (None, None, None), 0, 0, (), None),
+            "before": next((each for each in _by_name(before, kind) if each.name == name), None),
+            "callers": sorted(
+                reader.groups("agent", window.since, window.until, within=(kind, name)), key=lambda group: -group.runs
+            ),
+            "runs": runs,
+        }
+        return render(request, "called.html", values)
+
+    return page
+
+
+def _by_name(rows: Iterable[CallRow], kind: str) -> list[Called]:
+    """Return calls by name, those with the most calls first."""
+    attribute = PART_OF[PHASES[kind]][1]
+    groups: dict[str, list[CallRow]] = {}
+    for row in rows:
+        groups.setdefault(row.labels.get(attribute, ""), []).append(row)
+    return sorted((_called(name, group) for name, group in groups.items()), key=lambda each: (-each.calls, each.name))
+
+
+def _called(name: str, rows: Sequence[CallRow]) -> Called:
+    ordered = sorted(duration for row in rows for duration in row.durations)
+    latest = max(rows, key=lambda row: row.end)
+    errors: dict[str, list[CallRow]] = {}
+    for row in rows:
+        if (error := row.labels.get(semconv.ERROR_TYPE)) is not None:
+            errors.setdefault(error, []).append(row)
+    counted = [
+        (error, sum(row.calls for row in group), _address(max(group, key=lambda row: row.end)))
+        for error, group in errors.items()
+    ]
+    tokens = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS)
+    return Called(
+        name=name,
+        calls=len(ordered),
+        failed=sum(number for _, number, _ in counted),
+        durations=[percentile(share, ordered) for share in SHARES],
+        tokens=sum(row.sums.get(attribute, 0) for row in rows for attribute in tokens),
+        cost=sum(row.sums.get(semconv.COST_USD, 0) for row in rows),
+        errors=sorted(counted, key=lambda error: -error[1]),
+        latest=_address(latest),
+    )
+
+
+def _address(row: CallRow) -> str | None:
+    return f"/runs/{quote(row.run_id, safe='')}/span/{row.span_id}" if row.run_id else None

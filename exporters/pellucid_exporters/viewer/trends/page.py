@@ -1,0 +1,143 @@
+"""The page of trends: what changed since the period before, for whom, and how it went over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid_exporters.stored.quantiles import percentile
+from pellucid_exporters.stored.run_groups import DIMENSIONS, RunGroup
+from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.trends.lines import lines
+from pellucid_exporters.viewer.windows import RANGES, Range, range_of
+from pellucid_exporters.viewer.zones import Zone
+
+STEPS: Final = 48
+"""Steps of time of a chart."""
+
+MOST: Final = 100
+"""Names that the page shows."""
+
+Measure = Callable[[RunGroup], float | None]
+
+
+def _share(group: RunGroup) -> float | None:
+    return group.failed / group.runs if group.runs else None
+
+
+MEASURES: Final[Mapping[str, Measure]] = {
+    "runs": lambda group: group.runs,
+    "failed": _share,
+    "p50": lambda group: percentile(0.5, group.durations),
+    "p95": lambda group: percentile(0.95, group.durations),
+    "tokens": lambda group: group.tokens,
+    "cost": lambda group: group.cost,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """One name in a window and in the period before it.
+
+    Attributes:
+        now, before: Values of `MEASURES`.
+        cache: Shares of discoveries of a hub that were answered by the cache, in both periods.
+    """
+
+    name: str
+    now: Mapping[str, float | None]
+    before: Mapping[str, float | None]
+    cache: tuple[float | None, float | None] = (None, None)
+
+    def change(self, measure: str) -> float:
+        """Return by how much it changed; a name that is new has changed by all of it."""
+        return (self.now[measure] or 0) - (self.before[measure] or 0)
+
+
+def trends_page(request: Request) -> Response:
+    """Show runs, failures, durations, tokens and cost by a dimension, against the period before."""
+    parameters = request.query_params
+    by, order = parameters.get("by") or "agent", parameters.get("sort") or "cost"
+    if by not in DIMENSIONS or order not in MEASURES:
+        raise HTTPException(400, f"Trends are by {', '.join(DIMENSIONS)}, in the order of {', '.join(MEASURES)}.")
+    window, name, zone = range_of(request, "7d"), parameters.get("name") or None, Zone(parameters.get("zone"))
+    reader, within = reader_of(request), (by, name) if name is not None else None
+    step = (window.until - window.since) // STEPS + 1
+    over_time = [
+        reader.groups(None, since, since + STEPS * step, step=step, within=within)
+        for since in (window.before, window.since)
+    ]
+    whole = [reader.groups(None, *period, within=within) for period in _periods(window)]
+    named = [reader.groups(by, *period) for period in _periods(window)]
+    movers = _movers(named, _cache(request, window) if by == "hub" else {})
+    movers.sort(key=lambda mover: (-abs(mover.change(order)), mover.name))
+    values = {
+        "by": by,
+        "order": order,
+        "name": name,
+        "window": window,
+        "zone": zone,
+        "dimensions": DIMENSIONS,
+        "measures": tuple(MEASURES),
+        "ranges": RANGES,
+        "movers": movers[:MOST],
+        "number": len(movers),
+        "all": Mover("", _values(whole[1]), _values(whole[0])),
+        "charts": {measure: _chart(over_time, measure) for measure in MEASURES},
+    }
+    return render(request, "trends.html", values)
+
+
+def _periods(window: Range) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the period before, and the window."""
+    return (window.before, window.since), (window.since, window.until)
+
+
+def _values(groups: Sequence[RunGroup]) -> dict[str, float | None]:
+    """Return the measures of the only group, if there is one."""
+    return {measure: compute(groups[0]) if groups else None for measure, compute in MEASURES.items()}
+
+
+def _movers(named: Sequence[Iterable[RunGroup]], cache: Mapping[str, Any]) -> list[Mover]:
+    before, now = ({group.name: group for group in groups} for groups in named)
+    return [
+        Mover(
+            name,
+            _values([now[name]] if name in now else []),
+            _values([before[name]] if name in before else []),
+            cache.get(name, (None, None)),
+        )
+        for name in {**before, **now}
+    ]
+
+
+def _cache(request: Request, window: Range) -> dict[str, tuple[float | None, float | None]]:
+    """Return the shares of discoveries that the cache answered by hub: now, and in the period before."""
+    shares: list[dict[str, float]] = []
+    for since, until in _periods(window):
+        hubs = reader_of(request).hubs(since, until - 1)
+        shares.append(
+            {
+                hub.provider_id: hub.cache.get("hit", 0) / sum(hub.cache.values())
+                for hub in hubs
+                if any(hub.cache.values())
+            }
+        )
+    before, now = shares
+    return {name: (now.get(name), before.get(name)) for name in {**before, **now}}
+
+
+def _chart(over_time: Sequence[Sequence[RunGroup]], measure: str) -> Markup:
+    """Return a line of the window, and one of the period before."""
+    series: list[list[float | None]] = []
+    for groups in over_time:
+        by_step = {group.step: group for group in groups}
+        counts = 0.0 if measure in {"runs", "tokens", "cost"} else None
+        series.append([MEASURES[measure](by_step[step]) if step in by_step else counts for step in range(STEPS)])
+    return lines(series[1], series[0], measure)
