@@ -16,6 +16,7 @@ from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.view.stores import reader_of
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.alerts import evaluate
+from pellucid_exporters.stored.run_search import RunFilter
 from pellucid_exporters.viewer import create_viewer_app
 from support.local_store import emit, storing
 
@@ -78,6 +79,31 @@ async def test_runs_of_many_stores_are_in_the_order_of_their_times(folder: Path)
         assert reader.bodies(texts) == own.bodies(texts)
     assert [span.name for span in reader.spans("")] == [f"alone in {name}" for name in AGENTS]
     assert reader.run("no such run") is None
+
+
+async def test_searches_and_sums_are_those_of_all_stores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matches in the order of their times, counts by hour and agent, names; of a bounded search, as far as all went."""
+    reader = reader_of([folder])
+    found = reader.search(RunFilter())
+    assert [match.agent for match in found.matches] == [*AGENTS[::-1]]
+    assert (found.examined, found.older) == (3, None)
+    assert [row.run_id for row in reader.rows([match.run_id for match in found.matches])] == [
+        match.run_id for match in found.matches
+    ]
+    assert [match.agent for match in reader.search(RunFilter(agent="billing")).matches] == ["billing"]
+    assert sum(count.runs for count in reader.hours(0, 2**62)) == 3
+    assert reader.names(10)["agent"] == sorted(AGENTS)
+    [every] = reader.groups(None, 0, 2**62)
+    assert (every.runs, every.failed, len(every.durations)) == (3, 1, 3)
+    assert [(group.name, group.runs) for group in reader.groups("hub", 0, 2**62)] == [("hub", 3)]
+    with storing(folder / "shop" / "telemetry.db") as telemetry:
+        for _ in range(3):
+            await Agent("shop", model=ScriptedModel("hi"), telemetry=telemetry).run("again")
+    monkeypatch.setattr("pellucid_exporters.local.run_search.BOUND", 2)
+    bounded = reader.search(RunFilter())
+    assert bounded.older is not None
+    assert [match.agent for match in bounded.matches] == ["shop", "shop"]
+    assert bounded.examined == 2
 
 
 async def test_hubs_of_many_stores_are_added_up(folder: Path) -> None:
