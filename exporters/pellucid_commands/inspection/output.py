@@ -11,7 +11,7 @@ from typing import Any, Final
 from pellucid_exporters.stored.text import visible
 
 _NARROWEST: Final = 20
-_LEAST: Final = 14
+_LEAST: Final = 10
 """Columns that a name or text has at least, if there are so many."""
 _GAP: Final = 2
 
@@ -52,7 +52,9 @@ def table(
         texts: Titles of the columns that are cut at their end.
         spare: Titles of the columns that are left out if names and texts would have too little room, in this order.
     """
-    columns = list(zip(titles, *([visible(flat(cell)) for cell in row] for row in rows), strict=True))
+    columns: list[Sequence[str]] = list(
+        zip(titles, *([visible(flat(cell)) for cell in row] for row in rows), strict=True)
+    )
     width, elastic = terminal_width(), {*names, *texts}
     if width is not None:
         for title in spare:

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.catalogues import catalogue_changes, hidden_texts, latest_catalogue
-from pellucid_exporters.stored.hub_states import is_delayed, over, state_of
+from pellucid_exporters.stored.hub_states import is_delayed, over, severity_of, state_of
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
 from pellucid_exporters.viewer.pages import query, reader_of, render, whole
