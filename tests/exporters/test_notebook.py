@@ -95,7 +95,7 @@ def documents(outputs: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree is updated in place while its run is in progress, and ends with input and output; branches fold, all is escaped."""
+    """A tree is updated in place while its run is in progress, and ends with input and output; branches fold."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     documented = re.findall(r"^```ipython\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)
     cells = (SETUP, WATCHED, TWO, PLAIN, RESULT, "\n".join(documented))
