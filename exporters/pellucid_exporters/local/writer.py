@@ -250,17 +250,18 @@ class StoreWriter:
 
 def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord]]:
     """Return the spans, the starts of spans that have not ended, and the events of a batch."""
-    spans = [record for record in batch if isinstance(record, SpanRecord)]
-    starts = [
-        span_record(record.span, record.run_id, record.parent_run_id)
-        for record in batch
-        if isinstance(record, StartRecord) and record.span.end_time is None
-    ]
-    return (
-        spans,
-        [start for start in starts if start.duration is None],
-        [record for record in batch if isinstance(record, EventRecord)],
-    )
+    spans: list[SpanRecord] = []
+    starts: list[SpanRecord] = []
+    events: list[EventRecord] = []
+    for record in batch:
+        if type(record) is SpanRecord:
+            spans.append(record)
+        elif isinstance(record, StartRecord):
+            if record.span.end_time is None:
+                starts.append(span_record(record.span, record.run_id, record.parent_run_id))
+        elif isinstance(record, EventRecord):
+            events.append(record)
+    return spans, [start for start in starts if start.duration is None], events
 
 
 def _count_change(connection: sqlite3.Connection) -> None:
