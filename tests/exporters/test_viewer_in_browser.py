@@ -110,7 +110,9 @@ def every_path(page: Page, url: str) -> list[str]:
         f"/runs?{urlencode({'agent': HOSTILE})}",
     ]
     pages += [other, *(f"{other}{number}" for number in range(4))]
-    return [*pages, *(f"{run}{number}" for number in (0, 1, 3, 10))]
+    states = ("side=calls", "side=events", "side=configuration", "span=2", "span=3")
+    pages += [f"{some}?{state}" for some in (run, other) for state in states]
+    return [*pages, f"/runs/{'5' * 32}/", *(f"{run}{number}" for number in (0, 1, 3, 10))]
 
 
 def test_a_stranger_finds_slow_hub_prompt_and_reason(
@@ -137,16 +139,55 @@ def test_a_stranger_finds_slow_hub_prompt_and_reason(
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs/*/")
     expect(page.locator(".fault").first).to_contain_text("the vendor answered 529: overloaded")
-    page.get_by_role("link", name="Model call 2").press("Enter")
-    page.wait_for_url("**/runs/*/10")
-    expect(page.locator(".messages").first).to_contain_text("can I have my money back?")
+    page.locator("a.r", has_text="chat gpt-6-luna").nth(1).press("Enter")
+    page.wait_for_url("**/runs/*/?span=10&row=0")
+    expect(page.locator(".side .messages").first).to_contain_text("can I have my money back?")
     page.keyboard.press("n")
+    page.wait_for_url("**/runs/*/?span=11&row=0")
+    expect(page.locator(".side h2")).to_contain_text("execute_tool track_parcel")
+    page.keyboard.press("p")
+    page.wait_for_url("**/runs/*/?span=10&row=0")
+    page.go_back()
+    page.wait_for_url("**/runs/*/?span=11&row=0")
+    expect(page.locator(".side h2")).to_contain_text("execute_tool track_parcel")
+    page.get_by_role("link", name="own page").press("Enter")
     page.wait_for_url("**/runs/*/11")
     expect(page.locator("h1")).to_contain_text("execute_tool track_parcel")
-    page.keyboard.press("p")
-    page.wait_for_url("**/runs/*/10")
     page.keyboard.press("Escape")
     page.wait_for_url("**/runs/*/")
+
+
+def test_a_run_changes_in_place(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
+    """Spans, iterations and a dragged range change the page without loading it anew, and back undoes it."""
+    url, _ = written
+    page = open_page(f"{url}/runs/{'5' * 32}/")
+    page.evaluate("window.isSame = true")
+    assert page.locator("a.r").count() == 0
+    page.get_by_role("link", name="Iteration 3 ", exact=False).first.click()
+    page.wait_for_url("**/?fold=i3#i3")
+    expect(page.locator("a.r")).to_have_count(10)
+    page.locator("a.r").nth(4).click()
+    expect(page.locator(".r.on")).to_have_count(1)
+    expect(page.locator(".side h2")).to_contain_text("execute_tool fetch_page")
+    page.keyboard.press("Escape")
+    expect(page.locator(".r.on")).to_have_count(0)
+    expect(page.locator("a.r")).to_have_count(10)
+    box = page.locator(".map").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 5)
+    page.mouse.up()
+    page.wait_for_url("**/?*from=*&to=*")
+    expect(page.locator(".map .range")).to_have_count(1)
+    assert page.locator("a.g").count() < 60
+    page.go_back()
+    expect(page.locator(".map .range")).to_have_count(0)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="copy curl").click()
+    expect(page.get_by_role("button", name="copied")).to_have_count(1)
+    assert page.evaluate("navigator.clipboard.readText()") == f"curl {url}/runs/{'5' * 32}/?format=json"
+    assert page.evaluate("window.isSame")
 
 
 def test_two_marked_runs_are_compared(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
@@ -256,14 +297,3 @@ def test_a_hub_that_hangs_appears(open_page: Callable[..., Page], written: tuple
         future.cancel()
         expect(flight).to_have_count(0)
         expect(runs.locator("h1")).to_contain_text("cancelled")
-
-
-def test_every_row_of_thousands_is_there(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
-    """A run of 5,001 spans shows its iterations closed, and all rows when they are opened."""
-    url, _ = written
-    page = open_page(f"{url}/runs/{'5' * 32}/")
-    assert page.locator("a.r").count() == 5_000
-    expect(page.locator("a.r").last).to_be_hidden()
-    page.get_by_role("link", name="open all iterations").click()
-    page.wait_for_url("**?open=all")
-    expect(page.locator("a.r").last).to_be_visible()

@@ -127,6 +127,10 @@ class Contents:
             return Markup().join(self.part(each, raw) for each in item[:_MOST_PARTS])
         return self._room.fit(_shown(item), lambda: tree(item, longest=self._room.longest))
 
+    def changed(self, words: Markup) -> Markup:
+        """Return words of which some are marked, if there is room for them."""
+        return self._room.fit(words.striptags(), lambda: words)
+
     def text(self, text: str, raw: str = "", kind: str = "code") -> Markup:
         """Return a text: Markdown that looks like it, and the beginning of what is long."""
         return self._room.fit(text, lambda: self._text(text, raw, kind))

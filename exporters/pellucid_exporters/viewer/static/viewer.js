@@ -29,8 +29,10 @@
     p: () => follow("a[rel=prev]"),
     "/": () => (document.querySelector(".filters input:not([type=hidden])") || document.querySelector(".find input")).focus(),
     Escape: () => {
+      const isTyping = document.activeElement.matches("input");
+      if (!isTyping && follow("a[rel=up]")) return;
       if (document.activeElement !== document.body) document.activeElement.blur();
-      else if (!follow("a[rel=up]")) {
+      else {
         const up = document.querySelector("link[rel=up]");
         if (up) location.assign(up.href);
       }
