@@ -140,6 +140,7 @@ async def test_images_and_audio_are_shown_from_the_store(tmp_path: Path) -> None
         BlobPart(content="not base64", modality="image", mime_type="image/png"),
         UriPart(uri="https://shop.example/x.png", modality="image"),
         UriPart(uri="javascript:alert(1)", modality="image"),
+        UriPart(uri=f"data:image/gif;base64,{PNG}", modality="image"),
     ]
     path = tmp_path / "s.db"
     await run(path, "fine", question=[Message("user", parts)])
@@ -147,7 +148,8 @@ async def test_images_and_audio_are_shown_from_the_store(tmp_path: Path) -> None
         for page in await pages(path):
             sources = re.findall(r'<img src="([^"]+)"', page)
             players = re.findall(r'<audio controls preload="none" src="([^"]+)"', page)
-            assert (len(sources), len(players)) == (1, 1)
+            assert (len(sources), len(players)) == (2, 1)
+            assert "image/gif, 70 bytes" in page
             assert "image/png, 70 bytes" in page
             assert "image/svg+xml, 70 bytes" in page
             assert "not shown: cut or redacted" in page

@@ -107,7 +107,7 @@ async def test_each_row_is_in_one_window(tmp_path: Path) -> None:
         address, seen, windows = "./?open=all", [], 0
         while address:
             page = await text_of(http, f"/runs/{'5' * 32}/{address[2:]}".replace("&amp;", "&"))
-            seen += [int(number) for number in re.findall(r"<a href=(\d+) class=\"r ", page)]
+            seen += [int(number) for number in re.findall(r"<a href=\"(\d+)\" class=\"r ", page)]
             windows += 1
             found = re.search(r'rel="next" href="([^"]+)"', page)
             address = found[1] if found else ""
@@ -340,3 +340,39 @@ async def test_a_call_of_an_mcp_server_has_its_request_and_answer(tmp_path: Path
                 assert re.search(r"name:</span>.{0,40}add<", wire)
                 assert re.search(r"a:</span> <span class=\"j-n\">2</span>", wire)
                 assert "5" in re.sub("<[^>]+>", "", wire.partition("Result, as the model got it")[2])[:40]
+
+
+async def test_runs_of_sub_agents_are_in_their_place(tmp_path: Path) -> None:
+    """Their spans are below the call, close with their row, open beside the waterfall, and their faults are listed."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        raise RuntimeError("the library is closed")
+
+    with storing(tmp_path / "s.db") as telemetry:
+        inner = Agent(
+            "researcher", model=ScriptedModel(ToolCall("look", {}), "found"), tools=[look], description="Looks."
+        )
+        model = ScriptedModel(ToolCall("researcher", {"input": "rain"}), "done")
+        result = await Agent("lead", model=model, tools=[inner.as_tool()], telemetry=telemetry).run("go")
+    reader = StoreReader(tmp_path / "s.db")
+    (nested,) = reader.runs(agent="researcher")
+    base = f"/runs/{result.run_id}/"
+    async with client(tmp_path / "s.db") as http:
+        page = await text_of(http, base)
+        names = re.findall(r'class="r [^"]+"><b>([\w ]+)', page)
+        start = names.index("execute_tool researcher")
+        assert names[start + 1] == "run of researcher"
+        assert "execute_tool look" in names[start:]
+        fault = re.search(r'<li><a class="row" href="(/runs/\w+/(\d+))"><b>execute_tool look', page)
+        assert fault is not None
+        assert fault[1] == f"/runs/{nested.run_id}/{fault[2]}"
+        panel = await text_of(http, f"{base}?span={nested.run_id}/{fault[2]}")
+        assert "the library is closed" in panel.partition('class="side"')[2]
+        assert 'class="r t d2 x k on"' in panel
+        fold = re.search(rf'<a href="\./([^"#]+)#[^"]+" id="{nested.run_id}/0"', page)
+        assert fold is not None
+        closed = re.findall(r'class="r [^"]+"><b>([\w ]+)', await text_of(http, base + fold[1]))
+        assert "run of researcher" in closed
+        assert "execute_tool look" not in closed

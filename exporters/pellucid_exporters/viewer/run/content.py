@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from pellucid_exporters.stored.content import Recorded, SentMessage, parse
 from pellucid_exporters.stored.text import cut, lines_cut, size, visible
 from pellucid_exporters.viewer.run.markdown import link, looks_like_markdown, markdown, picture
-from pellucid_exporters.viewer.run.media import AUDIO, IMAGES, Media, blob
+from pellucid_exporters.viewer.run.media import AUDIO, DATA_URI, IMAGES, Media, blob
 from pellucid_exporters.viewer.run.room import Room
 from pellucid_exporters.viewer.trees import tree
 
@@ -113,6 +113,9 @@ class Contents:
         if media is not None:
             return self._media(media, raw)
         if kind == "uri" and isinstance(part.get("uri"), str):
+            data = DATA_URI.fullmatch(part["uri"])
+            if data is not None:
+                return self._media(Media(data["type"].lower(), data["content"]), raw)
             return self._uri(part, part["uri"])
         return self._call(part, str(kind), raw)
 

@@ -56,7 +56,8 @@ def run_page(request: Request) -> Response:
     if name == "md":
         return answer(name, run_markdown(tree, path, talk.messages, talk.question, talk.answer))
     previous = reader.runs(agent=run.agent, before=run.start, limit=1)
-    faults = [span for span in spans if is_fault(span) and span is not tree.root]
+    failed = (span for span in tree.order if is_fault(span) and span is not tree.root)
+    faults = [(span, tree.address(span)) for span in sorted(failed, key=lambda span: span.start)]
     scale = Scale(tree, state)
     values: dict[str, Any] = {
         "run": run,

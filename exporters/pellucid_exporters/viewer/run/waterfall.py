@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
-from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -186,9 +185,9 @@ class Waterfall:
         name = span.name
         if is_root(span) and not tree.is_own(span):
             name = f"run of {tree.nested[span.run_id].agent}"
-        address = str(span.sequence) if tree.is_own(span) else f'"/runs/{quote(span.run_id, safe="")}/{span.sequence}"'
+        address = tree.address(span)
         row = (
-            f'<a href={address} class="{" ".join(kinds)}"><b>{escape(visible(cut(name, 80)))}{note}</b>'
+            f'<a href="{address}" class="{" ".join(kinds)}"><b>{escape(visible(cut(name, 80)))}{note}</b>'
             f"<i>{shown}</i>{self._scale.bar(span.start, tree.end_of(span))}</a>"
         )
         if span.span_id not in tree.children:

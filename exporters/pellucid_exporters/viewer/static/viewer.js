@@ -97,7 +97,7 @@
     if (url.pathname === base) return url.search || url.hash ? url : null;
     const found = url.pathname.match(/^(\/runs\/[^/]+\/)(\d+)$/);
     const nested = found && found[1] !== base;
-    if (!found || url.hash || "page" in link.dataset || (nested && !link.matches(".r"))) return null;
+    if (!found || url.hash || "page" in link.dataset) return null;
     const state = new URL(location.href);
     state.hash = "";
     state.searchParams.set("span", nested ? `${found[1].split("/")[2]}/${found[2]}` : found[2]);
