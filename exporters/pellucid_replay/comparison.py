@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pellucid import semconv
 from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.types import JSONValue
+from pellucid_replay.naming import Tools, settings
 from pellucid_replay.session import Divergence
 from pellucid_replay.tape import TapedSpan
 from pellucid_replay.taped_run import STOPPED, TapedRun
@@ -33,7 +34,7 @@ _CONTENT: Final = {
     "input": (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT),
     "output": (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT),
 }
-_PARTS_OF_REQUESTS: Final = frozenset({"input", "catalogue", "instructions"})
+_PARTS_OF_REQUESTS: Final = frozenset({"input", "catalogue", "tools", "policy", "instructions", "settings"})
 _ENDS: Final = frozenset({"output", "outcome", "error"})
 """Differences at the end of a boundary, whose cause was inside of it."""
 
@@ -42,7 +43,12 @@ _AWAITING: Final = "awaiting"
 
 
 def differences(
-    passes: Sequence[TapedRun], replayed: Sequence[ReplayedSpan], *, has_request: bool = True, has_ids: bool = True
+    passes: Sequence[TapedRun],
+    replayed: Sequence[ReplayedSpan],
+    catalogs: Mapping[str, Mapping[str, Any]],
+    *,
+    has_request: bool = True,
+    has_ids: bool = True,
 ) -> list[Divergence]:
     """Return every difference between the boundaries of recorded and replayed runs, in the order of the recording.
 
@@ -51,14 +57,21 @@ def differences(
     Args:
         passes: The recorded runs.
         replayed: Spans of the replay.
-        has_request: Whether whole requests are compared.
+        catalogs: Catalogues of the replay by digest.
+        has_request: Whether whole requests are compared, and settings.
         has_ids: Whether the ids of tool calls are those of the recording. Otherwise they are not compared, nor is what
             contains them, and calls are paired by the names of their tools.
     """
     roots = [span for span in replayed if span.attributes.get(semconv.PHASE) == semconv.RUN and span.parent is None]
     found: list[tuple[int, Divergence]] = []
+    tape = passes[0].tape
+    sides = (
+        Tools([span.attributes for span in tape.spans], tape.catalogs),
+        Tools([span.attributes for span in replayed], {**tape.catalogs, **catalogs}),
+    )
+    options = _Options(has_request=has_request, has_ids=has_ids, sides=sides)
     for number, taped in enumerate(passes):
-        found += _of_run(taped, roots[number] if number < len(roots) else None, replayed, has_ids=has_ids)
+        found += _of_run(taped, roots[number] if number < len(roots) else None, replayed, options)
     ordered = [divergence for _, divergence in sorted(found, key=lambda item: item[0])]
     explained = {(item.run_id, item.iteration) for item in ordered if item.what in _PARTS_OF_REQUESTS}
     return [
@@ -68,13 +81,21 @@ def differences(
     ]
 
 
+class _Options(NamedTuple):
+    """What is compared, and the tools of both sides."""
+
+    has_request: bool
+    has_ids: bool
+    sides: tuple[Tools, Tools]
+
+
 def _of_run(
-    taped: TapedRun, root: ReplayedSpan | None, replayed: Sequence[ReplayedSpan], *, has_ids: bool
+    taped: TapedRun, root: ReplayedSpan | None, replayed: Sequence[ReplayedSpan], options: _Options
 ) -> Iterator[tuple[int, Divergence]]:
     run_id = root.attributes.get(semconv.RUN_ID) if root is not None else None
     own = [span for span in replayed if span.attributes.get(semconv.RUN_ID) == run_id] if root is not None else []
-    left = _keyed(taped.spans, has_ids=has_ids)
-    right = _keyed(own, has_ids=has_ids)
+    left = _keyed(taped.spans, has_ids=options.has_ids)
+    right = _keyed(own, has_ids=options.has_ids)
     end = min((span.start for span in taped.spans if span.end is None), default=None)
     for key, recorded in left.items():
         twin = right.get(key)
@@ -82,36 +103,65 @@ def _of_run(
             recorded.outcome in STOPPED or twin is None or twin.attributes.get(semconv.OUTCOME) in STOPPED
         )
         if not is_stopped:
-            for item in _between(taped, recorded, twin, has_ids=has_ids):
+            for item in _between(taped, recorded, twin, options):
                 yield (recorded.end or recorded.start) if item.what in _ENDS else recorded.start, item
         nested = taped.nested.get(recorded.span_id)
         if nested is not None and twin is not None:
             inner = next((span for span in replayed if span.parent is twin and _is_run(span)), None)
             if inner is not None:  # a call that the tape answers has no nested run
-                yield from _of_run(nested, inner, replayed, has_ids=has_ids)
+                yield from _of_run(nested, inner, replayed, options)
     for key, twin in right.items():
         if key not in left and taped.is_complete and end is None:
             yield taped.root.end or 0, _divergence(taped, twin.name, twin.attributes, "boundary", None, "made", None)
 
 
-def _between(taped: TapedRun, recorded: TapedSpan, twin: ReplayedSpan | None, *, has_ids: bool) -> Iterator[Divergence]:
+def _between(
+    taped: TapedRun, recorded: TapedSpan, twin: ReplayedSpan | None, options: _Options
+) -> Iterator[Divergence]:
     if twin is None:
         yield _divergence(taped, recorded.name, recorded.attributes, "boundary", "made", None, recorded.span_id)
         return
     if _is_unread(taped, recorded) and twin.attributes.get(semconv.OUTCOME) == semconv.CANCELLED:
         return  # the run ended first, which made no difference
+    mine, theirs = settings(recorded.attributes), settings(twin.attributes)
+    if options.has_request and mine != theirs:
+        yield _divergence(taped, recorded.name, recorded.attributes, "settings", mine, theirs, recorded.span_id)
     for attribute, what in _COMPARED.items():
         one, other = recorded.attributes.get(attribute), twin.attributes.get(attribute)
         if one == other or (what == "output" and _has_no_twin(taped, recorded)):
             continue
         if what in ("outcome", "error") and recorded.error == DEADLINE_PASSED:
             continue  # a replay has no deadline
-        left, right = _content(recorded.attributes, what), _content(twin.attributes, what)
-        if not has_ids and left is not None and _without_ids(left) == _without_ids(right):
+        left, right = _sides(recorded, twin, what, options)
+        is_offer = what == "output" and recorded.phase == semconv.COMPOSE  # whose tools are compared as a catalogue
+        if is_offer and _without_tools(left) == _without_tools(right):
             continue
-        yield _divergence(
-            taped, recorded.name, recorded.attributes, what, left or one, right or other, recorded.span_id
-        )
+        if not options.has_ids and left is not None and _without_ids(left) == _without_ids(right):
+            continue
+        word = _word(what, recorded.attributes, twin.attributes)
+        left, right = one if left is None else left, other if right is None else right
+        yield _divergence(taped, recorded.name, recorded.attributes, word, left, right, recorded.span_id)
+
+
+def _word(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return the word for a difference: the tools of a request differ by policy, or otherwise."""
+    if what != "catalogue" or one.get(semconv.PHASE) == semconv.DISCOVERY:
+        return what
+    return "policy" if one.get(semconv.COMPOSE_DENIED) != other.get(semconv.COMPOSE_DENIED) else "tools"
+
+
+def _sides(recorded: TapedSpan, twin: ReplayedSpan, what: str, options: _Options) -> tuple[JSONValue, JSONValue]:
+    """Return the content of both sides; `None` if it is not known of both."""
+    if what != "catalogue":
+        return _content(recorded.attributes, what), _content(twin.attributes, what)
+    one, other = options.sides[0].of(recorded.attributes), options.sides[1].of(twin.attributes)
+    return (one, other) if one is not None and other is not None else (None, None)
+
+
+def _without_tools(value: JSONValue) -> JSONValue:
+    return (
+        {key: value[key] for key in value if key not in {"tools", "tool_count"}} if isinstance(value, dict) else value
+    )
 
 
 def _is_unread(taped: TapedRun, recorded: TapedSpan) -> bool:

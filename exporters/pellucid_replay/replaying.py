@@ -165,7 +165,8 @@ async def replay(
         except PellucidError as failure:
             error = failure
     # The request of a rebuilt agent has the instructions as they were recorded, with secrets masked.
-    found = differences(passes, tracers.spans, has_request=agent is not None, has_ids="model" not in names)
+    checked = {"has_request": agent is not None, "has_ids": "model" not in names}
+    found = differences(passes, tracers.spans, tracers.catalogs, **checked)
     is_live = bool(session.live) or session.is_live
     return Replay(
         tape=tape,
@@ -268,6 +269,7 @@ def _pipeline(own: Pipeline | None) -> tuple[Pipeline, ReplayTracerProvider]:
             log_sinks=usual.log_sinks,
             capture=usual.capture,
             listeners=usual.listeners,
+            catalog_sinks=(tracers.keep, *(getattr(usual, "catalog_sinks", None) or ())),
         ),
         tracers,
     )

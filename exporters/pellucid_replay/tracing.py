@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from pellucid import semconv
+from pellucid.tools.catalog_records import CatalogListing, catalog_json
 from pellucid_replay.tape import TapedSpan
 
 
@@ -85,13 +87,20 @@ class ReplayTracerProvider(trace.TracerProvider):
 
     Attributes:
         spans: The spans in the order of their starts.
+        catalogs: Catalogues that providers listed, by digest.
     """
 
     def __init__(self, inner: trace.TracerProvider) -> None:
         """Create a provider that passes spans on to `inner`."""
         self.spans: list[ReplayedSpan] = []
+        self.catalogs: dict[str, Mapping[str, Any]] = {}
         self.of: TapedSpan | None = None
         self._inner = inner
+
+    def keep(self, listing: CatalogListing) -> None:
+        """Keep a catalogue, unless it is too large."""
+        if listing.digest not in self.catalogs and (text := catalog_json(listing)) is not None:
+            self.catalogs[listing.digest] = json.loads(text)
 
     def get_tracer(
         self,

@@ -15,7 +15,6 @@ from pellucid import Agent, ConfigError, DiscoveryError, DiscoveryProvider, Tool
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.view.stores import reader_of
 from pellucid_exporters import StoreReader
-from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.stored.alerts import evaluate
 from pellucid_exporters.stored.run_search import RunFilter
 from pellucid_exporters.viewer import create_viewer_app
@@ -82,6 +81,31 @@ async def test_runs_of_many_stores_are_in_the_order_of_their_times(folder: Path)
     assert reader.run("no such run") is None
 
 
+async def test_searches_and_sums_are_those_of_all_stores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matches in the order of their times, counts by hour and agent, names; of a bounded search, as far as all went."""
+    reader = reader_of([folder])
+    found = reader.search(RunFilter())
+    assert [match.agent for match in found.matches] == [*AGENTS[::-1]]
+    assert (found.examined, found.older) == (3, None)
+    assert [row.run_id for row in reader.rows([match.run_id for match in found.matches])] == [
+        match.run_id for match in found.matches
+    ]
+    assert [match.agent for match in reader.search(RunFilter(agent="billing")).matches] == ["billing"]
+    assert sum(count.runs for count in reader.hours(0, 2**62)) == 3
+    assert reader.names(10)["agent"] == sorted(AGENTS)
+    [every] = reader.groups(None, 0, 2**62)
+    assert (every.runs, every.failed, len(every.durations)) == (3, 1, 3)
+    assert [(group.name, group.runs) for group in reader.groups("hub", 0, 2**62)] == [("hub", 3)]
+    with storing(folder / "shop" / "telemetry.db") as telemetry:
+        for _ in range(3):
+            await Agent("shop", model=ScriptedModel("hi"), telemetry=telemetry).run("again")
+    monkeypatch.setattr("pellucid_exporters.local.run_search.BOUND", 2)
+    bounded = reader.search(RunFilter())
+    assert bounded.older is not None
+    assert [match.agent for match in bounded.matches] == ["shop", "shop"]
+    assert bounded.examined == 2
+
+
 async def test_hubs_of_many_stores_are_added_up(folder: Path) -> None:
     """Requests, failures and quantiles of a hub are those of all stores; so are alerts."""
     reader = reader_of([folder])
@@ -113,22 +137,6 @@ async def test_a_run_of_two_stores_is_one(folder: Path) -> None:
     assert reader.spans(shop.run_id) == own.spans(shop.run_id)
     assert reader.events(shop.run_id) == own.events(shop.run_id)
     assert reader.trace(shop.trace_id) == [shop]
-
-
-async def test_searches_and_counts_are_those_of_all_stores(folder: Path) -> None:
-    """Matches by time, those of one filter, rows by id, runs by hour and by agent, and the names to choose from."""
-    reader = reader_of([folder])
-    found = reader.search(RunFilter())
-    assert [match.agent for match in found.matches] == [*AGENTS[::-1]]
-    assert (found.examined, found.older) == (len(AGENTS), None)
-    assert [match.agent for match in reader.search(RunFilter(text="question to billing")).matches] == ["billing"]
-    ids = [match.run_id for match in found.matches]
-    assert [row.run_id for row in reader.rows(ids[::-1])] == ids[::-1]
-    assert sum(hour.runs for hour in reader.hours(0, LARGEST)) == len(AGENTS)
-    assert {group.name: group.runs for group in reader.groups("agent", 0, LARGEST)} == dict.fromkeys(AGENTS, 1)
-    [whole] = reader.groups(None, 0, LARGEST)
-    assert (whole.runs, whole.failed, len(whole.durations)) == (len(AGENTS), 1, len(AGENTS))
-    assert {*AGENTS} <= {*reader.names(10)["agent"]}
 
 
 async def test_the_pages_show_many_stores(folder: Path) -> None:

@@ -95,7 +95,7 @@ def documents(outputs: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree is updated in place while its run is in progress, and ends with input and output, folded and escaped."""
+    """A tree is updated in place while its run is in progress, and ends with input and output; branches fold."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     documented = re.findall(r"^```ipython\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)
     cells = (SETUP, WATCHED, TWO, PLAIN, RESULT, "\n".join(documented))
@@ -113,6 +113,9 @@ def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pyte
     assert names == [["first"], ["second"], ["third"]]
     (quiet,) = documents(plain)
     assert "<details>" not in quiet
+    assert quiet.count("<details open>") == quiet.count("</details>") == 1
+    folded = quiet.partition("<summary")[2]
+    assert folded.index("invoke_agent quiet") < folded.index("</summary>") < folded.index("execute_tool look")
     assert plain[-1]["data"]["text/plain"] == "'no updates go on'"
     lines = result[-1]["data"]["text/plain"].splitlines()
     assert lines[0].startswith("RunResult completed (stop), run ")

@@ -9,7 +9,7 @@ import sqlite3
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import httpx2 as httpx
@@ -23,9 +23,11 @@ from pellucid_commands.inspection import show
 from pellucid_exporters import StoreReader
 from pellucid_exporters.file.reader import FileReader
 from pellucid_exporters.options import resolve_file
+from pellucid_exporters.stored.nothing import NoTelemetry
 from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer import create_viewer_app
+from pellucid_exporters.viewer.security import HEADERS
 from support.local_store import emit, storing
 from support.processes import PATIENCE
 from support.view_scene import QUESTION, shop, tell
@@ -386,6 +388,22 @@ async def test_only_this_machine_reads(
     assert "unsafe" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_an_answer_to_a_fault_is_protected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the pages is a 500 with the protective headers, and no details."""
+
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("a secret of the server")
+
+    reader = NoTelemetry()
+    monkeypatch.setattr(reader, "hubs", fail)
+    transport = httpx.ASGITransport(create_viewer_app(reader), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+        answer = await http.get("/")
+    assert answer.status_code == 500
+    assert HEADERS.items() <= dict(answer.headers).items()
+    assert "secret" not in answer.text
 
 
 async def test_pages_load_only_their_own_files(http: httpx.AsyncClient, reader: StoreReader) -> None:

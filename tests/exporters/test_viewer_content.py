@@ -133,7 +133,7 @@ async def test_markdown_bombs_stay_small(tmp_path: Path, text: str) -> None:
 async def test_images_and_audio_are_shown_from_the_store(tmp_path: Path) -> None:
     """Blobs of messages and results are served by the page itself with their type and size; others are named."""
     sound = base64.b64encode(b"RIFF0000WAVE").decode()
-    parts: list[Any] = [
+    parts: list[BlobPart | UriPart] = [
         BlobPart(content=PNG, modality="image", mime_type="image/png"),
         BlobPart(content=sound, modality="audio", mime_type="audio/wav"),
         BlobPart(content=PNG, modality="image", mime_type="image/svg+xml"),

@@ -28,7 +28,7 @@ from support.vendor_server import Answer, Received, answer_json, vendor_server
 AGENTS = '''
     """Agents of a shop."""
 
-    from pellucid import Agent, DiscoveryProvider, ToolCall, tool
+    from pellucid import Agent, DiscoveryProvider, Limits, ToolCall, tool
     from pellucid.testing import FakeHub, ScriptedModel
 
 
@@ -38,17 +38,33 @@ AGENTS = '''
         raise ConnectionError(f"no route for order {order}")
 
 
+    @tool
+    def refund_all() -> str:
+        """Pay everything back."""
+        return "paid"
+
+
     HOSTILE = "It's \\"done\\"\\n\\u202e\\x1b[31m"
     hub = DiscoveryProvider(FakeHub([refund]), id="billing")
 
 
-    def agent(name, *answers, instructions="Be brief."):
-        return Agent(name, model=ScriptedModel(*answers), providers=[hub], instructions=instructions)
+    def agent(name, *answers, instructions="Be brief.", hub=hub, **options):
+        return Agent(name, model=ScriptedModel(*answers), providers=[hub], instructions=instructions, **options)
+
+
+    @tool(name="refund")
+    def new_refund(order: int, *, whole: bool = True) -> str:
+        """Pay back."""
+        return "paid"
 
 
     brief = agent("support", ToolCall("refund", {"order": 7}), "Refunded.")
     kind = agent("support", instructions="Be kind.")
     other = agent("support", ToolCall("refund", {"order": 8}), "Refunded.")
+    strict = agent("support", policy=lambda request: "deny")
+    warm = agent("support", settings={"temperature": 0.5})
+    limited = agent("support", limits=Limits(max_iterations=1))
+    renewed = agent("support", hub=DiscoveryProvider(FakeHub([new_refund, refund_all]), id="billing"))
     hostile = agent('shop "1"\\n\\'', HOSTILE)
     failing = agent("failing", ConnectionError("overloaded"))
     all_of_them = [hostile, failing]
@@ -135,6 +151,35 @@ def test_the_first_difference_comes_first_as_a_diff(shop: Shop, capsys: pytest.C
     assert "[2] compose_request: request" in others
 
 
+@pytest.mark.parametrize(
+    ("agent", "options", "expected"),
+    [
+        ("strict", (), ["[1] compose_request: policy", "  - refund"]),
+        ("warm", (), ["[1] chat scripted: settings", "  + temperature: 0.5"]),
+        ("limited", (), ["invoke_agent support: settings", "  + limits.max_iterations: 1"]),
+        (
+            "renewed",
+            ("--live", "hub:billing"),
+            [
+                "[1] discover_tools billing: catalogue",
+                "  + refund_all: Pay everything back.",
+                "    refund:",
+                "  -   description: Pay an order back.",
+                "  +   description: Pay back.",
+                '  +   parameters.properties.whole: {"default": true, "type": "boolean"}',
+            ],
+        ),
+    ],
+)
+def test_differences_speak_names(
+    shop: Shop, capsys: pytest.CaptureFixture[str], agent: str, options: tuple[str, ...], expected: list[str]
+) -> None:
+    """Tools, settings, limits and what the policy denies are named, in place of digests."""
+    assert shop.call(replay.COMMAND, shop.runs["support"], "--agent", f"shop_agents:{agent}", *options) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3 : 3 + len(expected)] == expected
+
+
 def test_a_live_part_that_asks_for_something_else_stops(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """The arguments for which the tape has no result are named, beside the recorded ones; `--json` has them whole."""
     options = (shop.runs["support"], "--agent", "shop_agents:other", "--live", "model")
@@ -146,7 +191,7 @@ def test_a_live_part_that_asks_for_something_else_stops(shop: Shop, capsys: pyte
     assert (divergence["recorded"], divergence["replayed"]) == ({"order": 7}, {"order": 8})
     assert shop.call(replay.COMMAND, *options, "--on-divergence", "live") == 1
     shown = capsys.readouterr().out
-    assert '+   "order": 8' in shown
+    assert "+ order: 8" in shown
     assert "[2] chat scripted: input" in shown
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
+from pellucid.semconv import FAILED, TIMEOUT
 from pellucid_commands.inspection.options import add_store_options, amount, positive
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 SHOWN: Final = 12
 """Characters of an id in a table, which are enough to name the run."""
 
-_TITLES: Final = ("RUN", "STARTED", "AGENT", "STATUS", "DURATION", "SPANS", "TOKENS", "COST", "ERROR")
+_TITLES: Final = ("RUN", "STARTED", "AGENT", "STATUS", "DURATION", "SPANS", "TOKENS", "COST", "QUESTION", "ANSWER")
+_SPARE: Final = ("SPANS", "TOKENS", "COST", "STARTED")
 _RIGHT: Final = ("DURATION", "SPANS", "TOKENS", "COST")
 _FILTERS: Final = (
     *("agent", "outcome", "stop_reason", "hub", "tool", "model", "text"),
@@ -56,7 +59,10 @@ def run(options: Namespace) -> int:
     Raises:
         StoreError: there is no store that this version can use.
     """
-    runs = StoreReader(options.store).runs(**{name: getattr(options, name) for name in _FILTERS})
+    reader, filters = StoreReader(options.store), {name: getattr(options, name) for name in _FILTERS}
+    runs = reader.runs(**filters)
+    if options.outcome == FAILED and reader.runs(**{**filters, "outcome": TIMEOUT, "limit": 1}):
+        print("runs that timed out are not among these; see: --outcome timeout", file=sys.stderr)
     if options.json:
         say_json({"runs": [run_document(row) for row in runs]})
     elif runs:
@@ -68,7 +74,7 @@ def run(options: Namespace) -> int:
 
 def run_table(runs: Sequence[RunRow]) -> list[str]:
     """Return a table of runs."""
-    return table(_TITLES, map(_cells, runs), right=_RIGHT)
+    return table(_TITLES, map(_cells, runs), right=_RIGHT, names=("AGENT",), texts=("QUESTION", "ANSWER"), spare=_SPARE)
 
 
 def _cells(run: RunRow) -> tuple[str, ...]:
@@ -82,7 +88,8 @@ def _cells(run: RunRow) -> tuple[str, ...]:
         text.count(run.spans),
         _with_total(text.count, _tokens(run), total and _tokens(total)),
         _with_total(text.money, run.cost, total and total.cost),
-        f"{run.error_type}: {run.error}" if run.error and run.error_type else problem or "",
+        run.question or "",
+        f"{run.error_type}: {run.error}" if run.error and run.error_type else problem or run.answer or "",
     )
 
 

@@ -12,7 +12,7 @@ from pellucid.errors import PellucidError
 from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_REACHED
 from pellucid_commands.inspection.contents import content_lines
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
-from pellucid_commands.inspection.output import cut, flat, say, say_json
+from pellucid_commands.inspection.output import cut, flat, middle, say, say_json, terminal_width
 from pellucid_commands.inspection.runs import SHOWN
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 _WIDEST: Final = 60
+"""Columns of names and their branches, if the output is read by a program."""
+_FACTS_WIDTH: Final = 100
+"""Columns that a wide terminal keeps for numbers and facts."""
+_LONGEST_FACT: Final = 60
 _IN_DOLLARS: Final = frozenset({"max_cost", "cost"})
 _FACTS: Final = (
     semconv.PROVIDER_ID,
@@ -63,8 +67,11 @@ def run(options: Namespace) -> int:
     else:
         say(*_heading(found), *_faults(spans), "")
         nested = nested_runs(reader, found, reader.trace(found.trace_id))
-        for prefix, below, span in tree(spans):
-            say(cut(span_line(prefix, span)))
+        placed = list(tree(spans))
+        room = name_room(placed)
+        content.load(spans, _FACTS)
+        for prefix, below, span in placed:
+            say(cut(span_line(prefix, span, content, room=room)))
             if span.span_id in nested:
                 inner = nested[span.span_id]
                 say(cut(f"      {below}run of {flat(inner.agent)}  {inner.run_id[:SHOWN]}"))
@@ -130,17 +137,39 @@ def tree(spans: Sequence[SpanRow]) -> Iterator[tuple[str, str, SpanRow]]:
             branch, continued = "├─ ", "│  "
 
 
-def span_line(prefix: str, span: SpanRow) -> str:
-    """Return the line of a span in its tree."""
+def name_room(placed: Sequence[tuple[str, str, SpanRow]]) -> int:
+    """Return the columns for names and their branches: in a terminal up to half of it, so that the rest has room."""
+    width = terminal_width()
+    longest = max((len(prefix) + len(flat(span.name)) for prefix, _, span in placed), default=0)
+    return _WIDEST if width is None else min(longest, max(width // 2, width - _FACTS_WIDTH))
+
+
+def span_line(prefix: str, span: SpanRow, content: RunContent | None = None, *, room: int = _WIDEST) -> str:
+    """Return the line of a span in its tree.
+
+    Args:
+        prefix: Its branch; of a deep one the last columns are shown.
+        span: The span.
+        content: Content of the run, for attributes that are large texts.
+        room: Columns for the branch and the name.
+    """
     name = flat(span.name)
     iteration = f"[{span.iteration}]" if span.iteration is not None else ""
-    facts = [] if span.phase is None else [str(span.attributes[key]) for key in _FACTS if key in span.attributes]
+    facts = [] if span.phase is None else [_fact(content, span, key) for key in _FACTS if key in span.attributes]
     facts += _reasons(span)
     status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if span.status in FAULTS else []
     words = "  ".join(flat(word) for word in [*status, *facts] if word not in name)
-    room = _WIDEST - len(prefix)
-    shown = name if len(name) <= room else f"{name[: room - 1]}…"
-    return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took(span):>10}  {words}".rstrip()
+    if len(prefix) > room // 2:
+        prefix = f"…{prefix[len(prefix) - room // 2 + 1 :]}"
+    shown = f"{prefix}{middle(name, max(1, room - len(prefix)))}"
+    return f"{span.sequence:>4}  {shown:<{room}} {iteration:<5}{took(span):>10}  {words}".rstrip()
+
+
+def _fact(content: RunContent | None, span: SpanRow, key: str) -> str:
+    value = span.attributes[key]
+    if isinstance(value, Mapping):  # a large text
+        value = content.text(span, key) if content is not None else None
+    return middle(flat(str(value if value is not None else "(large text)")), _LONGEST_FACT)
 
 
 def _reasons(span: SpanRow) -> Iterator[str]:
@@ -161,7 +190,7 @@ def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:
     if as_json:
         say_json({"span": _document(content, span)})
         return
-    say(span_line("", span).lstrip(), "")
+    say(span_line("", span, content).lstrip(), "")
     say(*content_lines(content, span), "", "attributes:")
     say(*(f"  {name}: {_short(value)}" for name, value in sorted(span.attributes.items())))
     if span.events:

@@ -18,7 +18,7 @@ from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.documents import run_document, span_document
-from pellucid_exporters.stored.hub_states import is_delayed, state_of
+from pellucid_exporters.stored.hub_states import is_delayed, severity_of, state_of
 from pellucid_exporters.stored.rows import RUNNING, HubRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -115,12 +115,15 @@ def screen(state: State, window: int) -> Iterator[str]:
     for alert in state.alerts:
         yield cut(f"{alert.severity.upper():<6}  {flat(alert.summary)}  {_advice(alert)}")
     yield ""
-    yield from table(_HUB_TITLES, (_hub_cells(hub, state.now) for hub in state.hubs), right=_HUB_RIGHT)
+    hubs = sorted(state.hubs, key=lambda hub: severity_of(hub, state_of(hub, hub.in_flight_since, state.now)))
+    cells = [_hub_cells(hub, state.now) for hub in hubs]
+    yield from table(_HUB_TITLES, cells, right=_HUB_RIGHT, names=("HUB",), spare=("P99", "P50", "OBJECTIVE"))
     if not state.hubs:
         yield f"no hub was asked in the last {window} min"
     if state.in_flight:
         yield ""
-        yield from table(("IN FLIGHT", "FOR", "RUN"), map(_boundary_cells, state.in_flight[:MOST_ROWS]), right=("FOR",))
+        titles, cells = ("IN FLIGHT", "FOR", "RUN"), [_boundary_cells(span) for span in state.in_flight[:MOST_ROWS]]
+        yield from table(titles, cells, right=("FOR",), names=("IN FLIGHT",))
         yield from _more(len(state.in_flight))
     for title, runs in (("under way", state.running), ("latest", _ended(state.latest))):
         if runs:

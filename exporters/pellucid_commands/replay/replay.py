@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid import semconv
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.text import excerpt
@@ -15,8 +16,10 @@ from pellucid_commands.inspection.output import cut, flat, say, say_json
 from pellucid_commands.replay.models import compare_models
 from pellucid_commands.replay.sources import add_source_options, agent_of, tape_of
 from pellucid_exporters.stored import text
-from pellucid_exporters.stored.differences import difference
+from pellucid_exporters.stored.differences import compared
+from pellucid_exporters.stored.stops import stop_words
 from pellucid_replay import replay_sync
+from pellucid_replay.naming import settings
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -115,11 +118,16 @@ def _lines(replayed: Replay[Any], seconds: float) -> Iterator[str]:
         return
     others = [other for other in replayed.differences if other != first]
     if others:
+        places = {(other.run_id, other.span_id, _place(other)) for other in others}
         yield ""
-        yield f"Then {len(others)} more, of {count} boundaries:"
+        yield f"Then {_counted(len(others), 'more difference')}, in {_counted(len(places), 'boundary')}:"
     yield from (cut(f"  {_place(other)}: {_sides(other)}") for other in others[:MOST])
     if len(others) > MOST:
         yield f"  … {len(others) - MOST} more; --json has all"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else f'{noun}s' if not noun.endswith('y') else f'{noun[:-1]}ies'}"
 
 
 def _is_stopped(replayed: Replay[Any]) -> bool:
@@ -132,8 +140,19 @@ def _ending(replayed: Replay[Any]) -> str:
         return str(replayed.error)
     if replayed.result is None:
         return "where the recorded run was stopped" if replayed.is_stopped else ""
+    limit = stop_words({semconv.STOP_REASON: replayed.result.stop_reason}, _limits(replayed))
+    if limit != replayed.result.stop_reason:
+        return limit
     output = replayed.result.output
     return excerpt(" ".join(str(output).split())) if output is not None else replayed.result.status
+
+
+def _limits(replayed: Replay[Any]) -> dict[str, Any]:
+    """Return the limits of the replay that are not the default ones."""
+    for span in replayed.spans:
+        if span.attributes.get(semconv.PHASE) == semconv.RUN:
+            return dict(settings(span.attributes).get("limits") or {})
+    return {}
 
 
 def _place(divergence: Divergence) -> str:
@@ -152,7 +171,7 @@ def _diff(divergence: Divergence) -> Iterator[str]:
     if divergence.what == "boundary":
         yield f"  {_sides(divergence).partition(', ')[2]}"
         return
-    lines = [line for line in difference(divergence.recorded, divergence.replayed) if line[0] != "skip"]
+    lines = [line for line in compared(divergence.what, divergence.recorded, divergence.replayed) if line[0] != "skip"]
     yield from (f"  {_MARKS[kind]} {line}" for kind, line in lines[:MOST])
     if len(lines) > MOST:
         yield f"  … {len(lines) - MOST} more lines; --json has all"

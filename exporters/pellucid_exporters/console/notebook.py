@@ -34,6 +34,8 @@ STYLES: Final = {
 }
 _TREE: Final = "font-family:monospace;font-size:85%;line-height:1.4;white-space:pre;overflow-x:auto"
 _CONTENT: Final = "margin:0 0 .5em 3em;max-height:20em;overflow:auto;white-space:pre-wrap;opacity:.8"
+_INDENT: Final = 3
+"""Columns of one level of the tree."""
 _NO_MATH: Final = "tex2jax_ignore mathjax_ignore"
 """Classes of text in which `$` does not begin a formula."""
 
@@ -112,24 +114,43 @@ def _bundle(tree: Tree, document: str) -> dict[str, str]:
 
 
 def _document(tree: Tree, *, content: bool, most: int | None = None) -> str:
-    """Return a tree as HTML; everything in it is escaped. `most`: only so many of its last lines."""
+    """Return a tree as HTML whose branches fold; all is escaped. `most`: only so many of its last lines."""
     room = MOST_CONTENT if content else 0
     items: list[str] = []
     placed = list(rows(tree.root))
-    for line, _, span in placed[-most:] if most is not None else placed:
+    shown = placed[-most:] if most is not None else placed
+    depths = [len(line[0].text) // _INDENT for line, _, _ in shown]
+    open_depths: list[int] = []
+    for (line, _, span), depth, following in zip(shown, depths, [*depths[1:], 0], strict=True):
+        while open_depths and open_depths[-1] >= depth:
+            open_depths.pop()
+            items.append("</details>")
         texts = list(_contents(span, room)) if content else []
         room -= sum(map(len, texts))
-        items.append(_item(line, texts))
+        if following > depth and most is None:
+            open_depths.append(depth)
+            is_open = not depth or len(placed) <= MOST_LINES
+            items.append(f"<details{' open' if is_open else ''}>{_summary(line)}{_folded(texts, 'input and output')}")
+        else:
+            items.append(_folded(texts, line) if texts else f"<div>{_words(line)}</div>")
+    items += ["</details>"] * len(open_depths)
     items += [f'<div style="{STYLES["tree"]}">{html.escape(omission)}</div>' for omission in tree.omissions]
     return f'<div class="{_NO_MATH}" style="{_TREE}">{"".join(items)}</div>'
 
 
-def _item(line: Line, texts: list[str]) -> str:
-    words = "".join(f'<span style="{STYLES[word.style]}">{html.escape(word.text)}</span>' for word in line)
-    if not texts:
-        return f"<div>{words}</div>"
-    folded = "".join(f'<div style="{_CONTENT}">{html.escape(text)}</div>' for text in texts)
-    return f'<details><summary style="display:block;cursor:pointer">{words} ▸</summary>{folded}</details>'
+def _words(line: Line) -> str:
+    return "".join(f'<span style="{STYLES[word.style]}">{html.escape(word.text)}</span>' for word in line)
+
+
+def _summary(line: Line | str) -> str:
+    shown = f'<span style="{STYLES[""]};margin-left:3em">{line}</span>' if isinstance(line, str) else _words(line)
+    return f'<summary style="display:block;cursor:pointer">{shown} ▸</summary>'
+
+
+def _folded(texts: list[str], line: Line | str) -> str:
+    """Return texts folded behind a line; nothing if there are none."""
+    shown = "".join(f'<div style="{_CONTENT}">{html.escape(text)}</div>' for text in texts)
+    return f"<details>{_summary(line)}{shown}</details>" if texts else ""
 
 
 def _contents(span: ReadableSpan, room: int) -> Iterator[str]:

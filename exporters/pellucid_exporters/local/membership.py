@@ -8,6 +8,8 @@ from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.sdk.trace import ReadableSpan
 
 MOST_KNOWN: Final = 65_536
@@ -28,7 +30,7 @@ class Membership:
         attributes, context = span.attributes or {}, span.context
         assert context is not None  # it was sampled
         parent, _ = self._open.get(span.parent.span_id, _NONE) if span.parent is not None else _NONE
-        if run_id := _named_run(span):
+        if run_id := _named_run(attributes):
             is_nested = attributes.get(semconv.PHASE) == semconv.RUN and parent not in {"", run_id}
             found = (run_id, parent if is_nested else None)
             if context.trace_id not in self._traces:
@@ -43,12 +45,12 @@ class Membership:
         context = span.context
         assert context is not None  # it was sampled
         started, parent = self._open.pop(context.span_id, _NONE)
-        return _named_run(span) or started or self._traces.get(context.trace_id, ""), parent
+        return _named_run(span.attributes or {}) or started or self._traces.get(context.trace_id, ""), parent
 
 
-def _named_run(span: ReadableSpan) -> str:
+def _named_run(attributes: Mapping[str, Any]) -> str:
     """Return the id of the run that a span names, or an empty text."""
-    run_id = (span.attributes or {}).get(semconv.RUN_ID)
+    run_id = attributes.get(semconv.RUN_ID)
     return storable(run_id) if isinstance(run_id, str) else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import CatalogSink, Listener
     from pellucid_exporters.local.options import Local
     from pellucid_exporters.local.writer import Record
+
+_log = logging.getLogger("pellucid")
 
 PATIENCE: Final = 2.0
 """Timeout of a flush or shutdown in seconds: a hanging disk must not block the flush of other exporters."""
@@ -65,11 +68,12 @@ class LocalProcessor(SpanProcessor):
         Raises:
             ConfigError: the store can never be written to.
         """
-        writer = StoreWriter(options, str(resource.attributes.get("service.name", "")), objectives)
+        writer = StoreWriter(options, str(resource.attributes.get("service.name", "")), objectives, self._refuse)
         writer.check()
         self._runs = Membership()
         self._listings = Listings()
         self._on_drop = on_drop
+        self._has_refused = False
         self._spool: Spool[Any, Any] = Spool(writer, self._record, on_failure=on_failure, on_drop=on_drop)
 
     @property
@@ -115,6 +119,13 @@ class LocalProcessor(SpanProcessor):
         self._runs = Membership()
         self._listings = Listings()
         self._spool.renew()
+
+    def _refuse(self, error: Exception) -> None:
+        """Count a record that can never be written, and log the first one."""
+        self._on_drop("not_encodable", 1)
+        if not self._has_refused:
+            self._has_refused = True
+            _log.warning("a span or event cannot be written to the store (%s); more are only counted", error)
 
     def _record(self, item: ReadableSpan | _Start | Event | CatalogListing) -> Record | bytes:
         """Return the record of an item; nothing for starts of spans that have ended, or are of other libraries."""

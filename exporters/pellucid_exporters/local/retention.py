@@ -9,10 +9,10 @@ from typing import Final
 INTERVAL: Final = 60
 """Seconds between two checks, by any process."""
 
-MOST_ROWS: Final = 2_000
-"""Maximum number of rows of a table that one step deletes."""
+MOST_ROWS: Final = 6_000
+"""Maximum number of rows of a table that one step deletes: more than a transaction writes, so that it keeps up."""
 
-_MOST_RUNS: Final = 50
+_MOST_RUNS: Final = 500
 _MOST_PAGES: Final = 256
 _RECENT: Final = 600
 """Seconds for which unused large texts stay: a process may be about to refer to one that it has written."""
@@ -63,7 +63,7 @@ def content_bytes(connection: sqlite3.Connection) -> int:
 def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
     """Delete some of what is older than a time in nanoseconds; return whether anything was deleted."""
     before = connection.total_changes
-    runs = connection.execute("SELECT key FROM runs WHERE last < ? ORDER BY start LIMIT ?", (time_, _MOST_RUNS))
+    runs = connection.execute("SELECT key FROM runs WHERE last < ? ORDER BY last LIMIT ?", (time_, _MOST_RUNS))
     for (key,) in runs.fetchall():
         _delete_run(connection, key)
         if connection.total_changes - before > MOST_ROWS:

@@ -27,6 +27,7 @@ FREE: Final = ""
 """Name of a span whose name is the first of its values: those of other libraries may have any number of names."""
 
 _HEX: Final = 2 * DIGEST
+_PLAIN_TYPES: Final = frozenset({int, float, bool, type(None)})
 
 _Selection: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -50,12 +51,15 @@ def split(
         bodies: Receives the large texts by digest.
     """
     keys, items = tuple(attributes), tuple(attributes.values())
-    marks = "".join(
-        [
-            PLAIN if type(item) is not str else TEXT if len(item) > LONGEST_INLINE else mark
-            for mark, item in zip(_marks_of(keys), items, strict=True)
-        ]
-    )
+    kind = _kind_of(keys, tuple(map(type, items)))
+    marks = kind.marks
+    if kind.longest(items) > LONGEST_INLINE:
+        marks = "".join(
+            [
+                TEXT if type(item) is str and len(item) > LONGEST_INLINE else mark
+                for mark, item in zip(marks, items, strict=True)
+            ]
+        )
     places = _places_of(marks)
     digests = _digests(places, items, bodies)
     if digests is None:
@@ -65,13 +69,31 @@ def split(
     return (*head, marks, keys, places.constants(items)), digests or None
 
 
+class _Kind(NamedTuple):
+    """Attributes with the same names and types.
+
+    Attributes:
+        marks: Their marks, if all texts are short.
+        longest: Returns the length of the longest text among the values.
+    """
+
+    marks: str
+    longest: Callable[[tuple[Any, ...]], int]
+
+
 @lru_cache(maxsize=4096)
-def _marks_of(keys: tuple[str, ...]) -> str:
-    """Return the marks of attributes with short texts."""
-    return "".join(
-        CONSTANT if key in _CONSTANT else HEX if key in _DIGESTS else RUN if key == semconv.RUN_ID else PLAIN
-        for key in keys
-    )
+def _kind_of(keys: tuple[str, ...], types: tuple[type, ...]) -> _Kind:
+    marks = "".join(_mark_of(key) if kind is str else PLAIN for key, kind in zip(keys, types, strict=True))
+    places = [place for place, kind in enumerate(types) if kind is str]
+    if len(places) < 2:  # noqa: PLR2004  (for fewer, itemgetter() returns no tuple)
+        return _Kind(marks, lambda items: max((len(items[place]) for place in places), default=0))
+    texts = itemgetter(*places)
+    return _Kind(marks, lambda items: max(map(len, texts(items))))
+
+
+def _mark_of(key: str) -> str:
+    """Return the mark of an attribute with a short text."""
+    return CONSTANT if key in _CONSTANT else HEX if key in _DIGESTS else RUN if key == semconv.RUN_ID else PLAIN
 
 
 class _Places(NamedTuple):
@@ -120,9 +142,12 @@ def _digests(places: _Places, items: tuple[Any, ...], bodies: dict[bytes, bytes]
 
 def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
     """Return a value with a reference in place of each large text."""
-    if isinstance(value, str):
+    kind = type(value)  # nearly all are of these types, which are told at once
+    if kind in _PLAIN_TYPES:
+        return value
+    if kind is str or isinstance(value, str):
         return {BODY: _body(value, bodies).hex()} if len(value) > LONGEST_INLINE else value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {key: lighten(item, bodies) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [lighten(item, bodies) for item in value]

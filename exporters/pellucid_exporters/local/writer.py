@@ -24,7 +24,7 @@ from pellucid_exporters.local.shapes import definition_of
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pellucid_exporters.local.options import Local
 
@@ -36,6 +36,12 @@ MOST_RECORDS: Final = 4_000
 _MOST_SHAPES: Final = 8_192
 
 _PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+_REFUSALS: Final = (
+    *(ValueError, TypeError, OverflowError),
+    *(sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+)
+"""What a record raises that can never be written, whatever is done about the file."""
 
 _SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -54,7 +60,10 @@ class StoreWriter:
     name = "store"
     pulse: float | None = HEARTBEAT
 
-    def __init__(self, options: Local, service: str, objectives: Objectives) -> None:
+    def __init__(
+        self, options: Local, service: str, objectives: Objectives, refused: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Create a writer; `refused` is called for each record that can never be written."""
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._service = storable(service)
         self._hubs = HubMinutes(objectives)
@@ -64,6 +73,7 @@ class StoreWriter:
         self._process = this_process()
         self._open: set[tuple[bytes, bytes]] = set()
         self._number = 0
+        self._refused = refused or (lambda error: None)
         self._reset()
 
     def _reset(self) -> None:
@@ -114,11 +124,28 @@ class StoreWriter:
             return
         while True:
             batch = list(islice(chunks, MOST_RECORDS))
-            self._write(batch)
-            for _ in batch:
-                chunks.popleft()
+            try:
+                self._write(batch)
+            except _REFUSALS as error:
+                if isinstance(error, UnusableStore):
+                    raise
+                self._write_each(batch, chunks)
+            else:
+                for _ in batch:
+                    chunks.popleft()
             if not chunks:
                 return
+
+    def _write_each(self, batch: Sequence[Record], chunks: deque[Record]) -> None:
+        """Write records one by one, without those that can never be written."""
+        for record in batch:
+            try:
+                self._write([record])
+            except _REFUSALS as error:
+                if isinstance(error, UnusableStore):
+                    raise
+                self._refused(error)
+            chunks.popleft()
 
     def close(self, *, ended: int | None = None) -> None:
         """Say that this process writes no more, since now or an earlier time, and close the store."""
@@ -250,17 +277,18 @@ class StoreWriter:
 
 def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord]]:
     """Return the spans, the starts of spans that have not ended, and the events of a batch."""
-    spans = [record for record in batch if isinstance(record, SpanRecord)]
-    starts = [
-        span_record(record.span, record.run_id, record.parent_run_id)
-        for record in batch
-        if isinstance(record, StartRecord) and record.span.end_time is None
-    ]
-    return (
-        spans,
-        [start for start in starts if start.duration is None],
-        [record for record in batch if isinstance(record, EventRecord)],
-    )
+    spans: list[SpanRecord] = []
+    starts: list[SpanRecord] = []
+    events: list[EventRecord] = []
+    for record in batch:
+        if type(record) is SpanRecord:
+            spans.append(record)
+        elif isinstance(record, StartRecord):
+            if record.span.end_time is None:
+                starts.append(span_record(record.span, record.run_id, record.parent_run_id))
+        elif isinstance(record, EventRecord):
+            events.append(record)
+    return spans, [start for start in starts if start.duration is None], events
 
 
 def _count_change(connection: sqlite3.Connection) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard
 from pellucid import semconv
 from pellucid_exporters.stored.alignment import aligned
 from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.differences import Difference, Line, by_key, difference, of_tools
+from pellucid_exporters.stored.differences import Difference, Line, compared
 from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.stored.stops import stop_words
 
@@ -98,18 +98,10 @@ def _pair(first: RunContent, left: SpanRow | None, second: RunContent, right: Sp
     differences: list[Difference] = []
     if left is not None and right is not None:
         for (what, one), (_, other) in zip(_facets(first, left), _facets(second, right), strict=True):
-            if one != other and (lines := _compared(what, one, other)):
+            if one != other and (lines := compared(what, one, other)):
                 differences.append(Difference(what, lines))
     iterations = tuple(span.iteration if span is not None else None for span in (left, right))
     return Pair(present.name, (iterations[0], iterations[1]), left, right, differences)
-
-
-def _compared(what: str, one: Any, other: Any) -> list[Line]:
-    if what in {"tools", "catalogue"} and isinstance(one, list) and isinstance(other, list):
-        return of_tools(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return list(by_key(one, other))
-    return difference(one, other)
 
 
 def _folded(pairs: Sequence[Pair]) -> list[Pair]:

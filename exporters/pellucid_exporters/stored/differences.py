@@ -12,6 +12,7 @@ from typing import Any, Final
 MOST_LINES: Final = 2_000
 """Lines of each side that are compared; a longer content is cut."""
 
+_OF_TOOLS: Final = frozenset({"tools", "catalogue", "policy"})
 _KINDS: Final = {"-": "less", "+": "more", " ": "same", "@": "skip"}
 _AT_START: Final = re.compile(r"@@ -[01](,\d+)? \+[01](,\d+)? @@")
 """Header of lines before which nothing is left out."""
@@ -32,6 +33,15 @@ class Difference:
 
     what: str
     lines: Sequence[Line]
+
+
+def compared(what: str, one: Any, other: Any) -> list[Line]:
+    """Return the lines in which two values differ: tools by name, objects by key, all else as text."""
+    if what in _OF_TOOLS and isinstance(one, list) and isinstance(other, list):
+        return of_tools(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return list(by_key(one, other))
+    return difference(one, other)
 
 
 def difference(one: Any, other: Any) -> list[Line]:

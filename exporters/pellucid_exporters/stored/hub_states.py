@@ -45,3 +45,9 @@ def over(hub: HubRow) -> float | None:
 def is_delayed(hub: HubRow) -> bool:
     """Return whether the durations of a hub are those of a busy process, rather than its own."""
     return hub.delayed > TOLERANCE * hub.calls
+
+
+def severity_of(hub: HubRow, state: str) -> tuple[int, float, float, str]:
+    """Return a key by which hubs are sorted, the worst first."""
+    p95 = hub.p95.seconds if hub.p95 is not None else 0
+    return STATES.index(state), -(over(hub) or 0), -p95, hub.provider_id

@@ -9,20 +9,23 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from pellucid_exporters.stored.many_searches import ManySearches
+from pellucid_exporters.stored import many_runs
 from pellucid_exporters.stored.quantiles import quantiles, summed
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.run_groups import RunGroup
+from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 _SHARES: Final = (0.5, 0.95, 0.99)
 
 
-class ManyReader(ManySearches):
+class ManyReader:
     """Reader over several readers; see `Reader`.
 
-    A run that several stores have, such as one that was imported, is that of the first of them.
+    A run that several stores have, such as one that was imported, is that of the first of them; hours, groups and hubs
+    count it in each.
     """
 
     def __init__(self, readers: Sequence[Reader]) -> None:
@@ -43,6 +46,27 @@ class ManyReader(ManySearches):
         if traced := [run for run in found if run.trace_id == run_id]:
             return min(traced, key=attrgetter("start"))
         return found[0] if len({run.run_id for run in found}) == 1 else None
+
+    def search(self, wanted: RunFilter) -> FoundRuns:
+        """Return the runs that match among the newest ones of all stores."""
+        return many_runs.search(self._readers, wanted)
+
+    def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
+        """Return runs by their ids, in the order of these."""
+        found = {row.run_id: row for reader in reversed(self._readers) for row in reader.rows(run_ids)}
+        return [found[run_id] for run_id in run_ids if run_id in found]
+
+    def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
+        """Return the number of runs by hour and outcome, of hours that begin between two times."""
+        return many_runs.hours(reader.hours(since, until, agent) for reader in self._readers)
+
+    def names(self, limit: int) -> dict[str, list[str]]:
+        """Return the first names of each kind by which runs are searched."""
+        return many_runs.names([reader.names(limit) for reader in self._readers], limit)
+
+    def groups(self, by: str | None, since: int, until: int, **options: Any) -> list[RunGroup]:
+        """Return the runs that started between two times, counted by a name and by steps of time."""
+        return many_runs.groups(reader.groups(by, since, until, **options) for reader in self._readers)
 
     def trace(self, trace_id: str) -> list[RunRow]:
         """Return the runs of a trace in start order."""

@@ -25,7 +25,7 @@ from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_
 from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.run.page import run_page
 from pellucid_exporters.viewer.runs.page import runs_page
-from pellucid_exporters.viewer.security import Protection
+from pellucid_exporters.viewer.security import HEADERS, Protection
 from pellucid_exporters.viewer.span_page import media, raw_text, request_text, span_of_id, span_page
 from pellucid_exporters.viewer.trends.calls_page import calls_page
 from pellucid_exporters.viewer.trends.page import trends_page
@@ -84,7 +84,7 @@ def create_viewer_app(
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Protection, forms="/durable/do/" if has_actions else None, images=images)],
-        exception_handlers={HTTPException: _problem, ConfigError: _unreadable},
+        exception_handlers={HTTPException: _problem, ConfigError: _unreadable, Exception: _broken},
         lifespan=_opened,
     )
     app.state.reader, app.state.durable = reader, durable
@@ -115,6 +115,11 @@ def _changes(request: Request) -> JSONResponse:
 
 def _unreadable(request: Request, problem: Exception) -> Response:
     return PlainTextResponse(f"{clean(str(problem))}\n", 503)
+
+
+def _broken(request: Request, problem: Exception) -> Response:
+    """Return the answer to what nobody handles; it is made outside of `Protection`."""
+    return PlainTextResponse("This page cannot be shown; the log of the server has the reason.\n", 500, HEADERS)
 
 
 def _problem(request: Request, problem: Exception) -> Response:

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.catalogues import catalogue_changes, hidden_texts, latest_catalogue
-from pellucid_exporters.stored.hub_states import STATES, is_delayed, over, state_of
+from pellucid_exporters.stored.hub_states import is_delayed, over, severity_of, state_of
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
 from pellucid_exporters.viewer.pages import query, reader_of, render, whole
@@ -140,8 +140,7 @@ def _in_flight(request: Request, window: Window) -> list[SpanRow]:
 
 
 def _rank(hub: HubRow, in_flight: list[SpanRow], window: Window) -> tuple[int, float, float, str]:
-    state, share = _state(hub, in_flight, window), over(hub)
-    return STATES.index(state), -(share or 0), -(hub.p95.seconds if hub.p95 is not None else 0), hub.provider_id
+    return severity_of(hub, _state(hub, in_flight, window))
 
 
 def _view(
