@@ -26,6 +26,7 @@ __all__ = [
     "ReliabilityFellBack",
     "ReliabilityRecovered",
     "ReliabilityRetried",
+    "ScoreRecorded",
     "ToolDenied",
     "ToolOutputInvalid",
     "ToolsActivated",
@@ -312,6 +313,29 @@ class CircuitHalfOpened(_Subject, Event, name="circuit.half_opened"):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitClosed(_Subject, Event, name="circuit.closed"):
     """A circuit breaker closed: the provider, model or tool works again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRecorded(Event, name="score.recorded"):
+    """A run, an answer or another span was scored.
+
+    Attributes:
+        score: What was judged.
+        value: A number, 0 or more; None if there is none.
+        label: Word for the value.
+        explanation: Why, redacted; None if no content is recorded.
+        by: Who judged.
+        error_type: Why there is no judgement.
+        response_id: Id of the model's answer that was judged.
+    """
+
+    score: str
+    value: float | None
+    label: str | None
+    explanation: str | None
+    by: str | None
+    error_type: str | None
+    response_id: str | None
 
 
 EVENTS: Final[dict[str, type[Event]]] = {

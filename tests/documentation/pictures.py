@@ -89,6 +89,7 @@ def _pages_of_demo(folder: Path) -> dict[str, str]:
     chats = [span.sequence for span in store.spans(completed) if span.phase == semconv.INFERENCE]
     return {
         "viewer-hubs.png": "/?window=15m",
+        "viewer-runs.png": "/runs",
         "viewer-run.png": f"/runs/{failed.run_id}/",
         "viewer-request.png": f"/runs/{completed}/{chats[1]}",
     }

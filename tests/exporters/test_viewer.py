@@ -492,7 +492,7 @@ async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path, capsys: pytest
     async with client(reader) as http:
         page = (await http.get(f"/runs/{run_id}/")).text
         row = f'<div class="l"><a href="/runs/{nested}/0" class="r o d1 k"><b>run of researcher</b>'
-        assert re.search(rf'<a href=(\d+) class="r t k"><b>execute_tool researcher</b>.*\n{row}', page)
+        assert re.search(rf'<a href="(\d+)" class="r t k"><b>execute_tool researcher</b>.*\n{row}', page)
         roles = re.findall(r'<div class="message (\w+)">', page)
         assert roles == ["user", "assistant", "tool", "assistant"]
         call = next(span for span in reader.spans(run_id) if span.name == "execute_tool researcher")

@@ -14,15 +14,19 @@ import httpx2 as httpx
 import pytest
 from opentelemetry import trace
 
-from pellucid import semconv
+from pellucid import Agent, Decision, Message, ToolCall, semconv, tool
+from pellucid.mcp import MCPProvider
+from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader, Telemetry
 from pellucid_exporters.viewer import create_viewer_app
 from support.local_store import storing
+from support.mcp_servers import modern_server
 from support.processes import PATIENCE
 from support.view_scene import crawl, thousands
 
 RUN = "7" * 32
 MS = 1_000_000
+SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +107,7 @@ async def test_each_row_is_in_one_window(tmp_path: Path) -> None:
         address, seen, windows = "./?open=all", [], 0
         while address:
             page = await text_of(http, f"/runs/{'5' * 32}/{address[2:]}".replace("&amp;", "&"))
-            seen += [int(number) for number in re.findall(r"<a href=(\d+) class=\"r ", page)]
+            seen += [int(number) for number in re.findall(r"<a href=\"(\d+)\" class=\"r ", page)]
             windows += 1
             found = re.search(r'rel="next" href="([^"]+)"', page)
             address = found[1] if found else ""
@@ -242,7 +246,7 @@ async def test_gaps_have_names(tmp_path: Path, attributes: dict[str, Any], name:
         write(telemetry, own(1_000), tool_span("one", 0, 500), tool_span("two", 1_000 - 10, 1_000, **attributes))
     async with client(tmp_path / "s.db") as http:
         page = await text_of(http, f"/runs/{RUN}/")
-    rows = re.findall(r'class="r [^"]*"><b>([\w ]+)</b><i>(\d+ ms)', page)
+    rows = re.findall(r'class="r [^"]*"><b>([\w ]+)(?:<em>[^<]+</em>)?</b><i>(\d+ ms)', page)
     assert rows == [("one", "500 ms"), (name, "490 ms"), ("two", "10 ms")]
 
 
@@ -273,3 +277,102 @@ async def test_a_range_of_time_is_zoomed(tmp_path: Path) -> None:
             await text_of(http, f"/runs/{RUN}/{state}", 400)
         for state in ("?from=5000", "?from=5&to=1", "?row=999999999", "?span=none", "?fold=x,y,<b>&side=<b>&open=<b>"):
             assert "<b>&" not in await text_of(http, f"/runs/{RUN}/{state}")
+
+
+async def test_waits_of_a_real_run_are_named(tmp_path: Path) -> None:
+    """A call that waited for its turn says how long; a run that continues after an approval names the run before."""
+
+    @tool(serial=True)
+    async def slow(number: int) -> str:
+        """Take a while."""
+        await anyio.sleep(0.02)
+        return "done"
+
+    @tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    calls = Message("assistant", [ToolCall("slow", {"number": 1}), ToolCall("slow", {"number": 2})])
+    with storing(tmp_path / "s.db") as telemetry:
+        await Agent("a", model=ScriptedModel(calls, "done"), tools=[slow], telemetry=telemetry).run("x")
+        model = ScriptedModel(ToolCall("pay", {"amount": 3}), "done")
+        payer = Agent("b", model=model, tools=[pay], telemetry=telemetry)
+        waiting = await payer.run("x")
+        assert waiting.checkpoint is not None
+        await payer.resume(waiting.checkpoint, decisions=[Decision(waiting.approvals[0].approval_id, approved=True)])
+    reader = StoreReader(tmp_path / "s.db")
+    (resumed, first), (queued,) = reader.runs(agent="b"), reader.runs(agent="a")
+    async with client(tmp_path / "s.db") as http:
+        assert re.search(
+            r"<b>execute_tool slow<em>queued [\d.]+ ms</em>", await text_of(http, f"/runs/{queued.run_id}/")
+        )
+        page = await text_of(http, f"/runs/{resumed.run_id}/")
+        assert f'Continues run <a href="/runs/{first.run_id}/">' in page
+        assert re.search(r"after <b>[\d.]+ .s</b> of waiting for approval", page)
+        assert re.search(r"<b>execute_tool pay<em>approved after [\d.]+ .s</em>", page)
+
+
+async def test_a_call_of_an_mcp_server_has_its_request_and_answer(tmp_path: Path) -> None:
+    """Also on the span of the MCP SDK below it, which has recorded nothing itself."""
+    server = modern_server()
+    with storing(tmp_path / "s.db") as telemetry:
+        async with MCPProvider.connect(server, id="calculator") as provider:
+            model = ScriptedModel(ToolCall("add", {"a": 2, "b": 3}), "five")
+            await Agent("a", model=model, providers=[provider], telemetry=telemetry).run("x")
+        tracer = telemetry.tracer_provider.get_tracer("mcp-python-sdk")
+        spans = StoreReader(tmp_path / "s.db").spans if telemetry.flush(PATIENCE) else None
+        assert spans is not None
+        run_id = StoreReader(tmp_path / "s.db").runs()[0].run_id
+        call = next(span for span in spans(run_id) if span.attributes.get(semconv.TOOL_NAME) == "add")
+        parent = trace.NonRecordingSpan(
+            trace.SpanContext(int(call.trace_id, 16), int(call.span_id, 16), is_remote=False, trace_flags=SAMPLED)
+        )
+        sent = {semconv.MCP_METHOD_NAME: "tools/call", semconv.JSONRPC_REQUEST_ID: "5", semconv.RUN_ID: run_id}
+        context = trace.set_span_in_context(parent)
+        tracer.start_span("MCP send tools/call add", context, start_time=call.start, attributes=sent).end(call.end)
+    inner = next(span for span in spans(run_id) if span.name.startswith("MCP send"))
+    async with client(tmp_path / "s.db") as http:
+        for sequence in (call.sequence, inner.sequence):
+            for address in (f"{sequence}", f"?span={sequence}"):
+                wire = (await text_of(http, f"/runs/{run_id}/{address}")).partition("On the wire")[2]
+                assert "tools/call" in wire
+                assert re.search(r"name:</span>.{0,40}add<", wire)
+                assert re.search(r"a:</span> <span class=\"j-n\">2</span>", wire)
+                assert "5" in re.sub("<[^>]+>", "", wire.partition("Result, as the model got it")[2])[:40]
+
+
+async def test_runs_of_sub_agents_are_in_their_place(tmp_path: Path) -> None:
+    """Their spans are below the call, close with their row, open beside the waterfall, and their faults are listed."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        raise RuntimeError("the library is closed")
+
+    with storing(tmp_path / "s.db") as telemetry:
+        inner = Agent(
+            "researcher", model=ScriptedModel(ToolCall("look", {}), "found"), tools=[look], description="Looks."
+        )
+        model = ScriptedModel(ToolCall("researcher", {"input": "rain"}), "done")
+        result = await Agent("lead", model=model, tools=[inner.as_tool()], telemetry=telemetry).run("go")
+    reader = StoreReader(tmp_path / "s.db")
+    (nested,) = reader.runs(agent="researcher")
+    base = f"/runs/{result.run_id}/"
+    async with client(tmp_path / "s.db") as http:
+        page = await text_of(http, base)
+        names = re.findall(r'class="r [^"]+"><b>([\w ]+)', page)
+        start = names.index("execute_tool researcher")
+        assert names[start + 1] == "run of researcher"
+        assert "execute_tool look" in names[start:]
+        fault = re.search(r'<li><a class="row" href="(/runs/\w+/(\d+))"><b>execute_tool look', page)
+        assert fault is not None
+        assert fault[1] == f"/runs/{nested.run_id}/{fault[2]}"
+        panel = await text_of(http, f"{base}?span={nested.run_id}/{fault[2]}")
+        assert "the library is closed" in panel.partition('class="side"')[2]
+        assert 'class="r t d2 x k on"' in panel
+        fold = re.search(rf'<a href="\./([^"#]+)#[^"]+" id="{nested.run_id}/0"', page)
+        assert fold is not None
+        closed = re.findall(r'class="r [^"]+"><b>([\w ]+)', await text_of(http, base + fold[1]))
+        assert "run of researcher" in closed
+        assert "execute_tool look" not in closed

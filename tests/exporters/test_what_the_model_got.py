@@ -13,7 +13,19 @@ from typing import Any, cast
 import httpx2 as httpx
 import pytest
 
-from pellucid import Agent, CapturePolicy, DiscoveryProvider, Message, ModelRequest, Tool, ToolCall, semconv, tool
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    Context,
+    DiscoveryProvider,
+    Limits,
+    Message,
+    ModelRequest,
+    Tool,
+    ToolCall,
+    semconv,
+    tool,
+)
 from pellucid.errors import ModelError
 from pellucid.models import FallbackModel
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
@@ -184,6 +196,37 @@ async def test_a_call_sent_all_messages_before_it(tmp_path: Path) -> None:
     spans = reader.spans(run.run_id)
     content, calls = RunContent(reader, spans), [span for span in spans if span.phase == semconv.INFERENCE]
     assert len(calls) == len(sent) == 7
+    for call, messages in zip(calls, sent, strict=True):
+        assert [message.message for message in content.request(call).messages] == messages
+
+
+async def test_a_call_of_a_cut_conversation_has_what_was_sent(tmp_path: Path) -> None:
+    """Results that compaction replaced are recorded as the model got them, in the call that is cut and those after."""
+    sent: list[Sequence[Any]] = []
+
+    def answer(request: ModelRequest) -> Any:
+        sent.append([message.to_dict() for message in request.messages])
+        return ToolCall("read", {"page": len(sent)}, f"call_{len(sent)}") if len(sent) < 12 else "done"
+
+    @tool
+    async def read(page: int) -> str:
+        """Read a page."""
+        return f"page {page}: " + "word " * 800
+
+    with storing(tmp_path / "s.db") as telemetry:
+        agent = Agent(
+            "a",
+            model=FunctionModel(answer),
+            tools=[read],
+            context=Context(window=10_000),
+            limits=Limits(max_iterations=20),
+            telemetry=telemetry,
+        )
+        await agent.run("x")
+    assert "[left out: " in str(sent[-1])
+    reader = StoreReader(tmp_path / "s.db")
+    spans = reader.spans(reader.runs()[0].run_id)
+    content, calls = RunContent(reader, spans), [span for span in spans if span.phase == semconv.INFERENCE]
     for call, messages in zip(calls, sent, strict=True):
         assert [message.message for message in content.request(call).messages] == messages
 

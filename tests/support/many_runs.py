@@ -17,7 +17,7 @@ DAY: Final = 86_400 * 10**9
 _COLUMNS: Final = (
     *("run_id", "trace_id", "agent", "process", "start", "last", "ended", "outcome", "error_type", "error"),
     *("iterations", "spans", "input_tokens", "output_tokens", "cost", "question", "answer", "user", "tenant"),
-    *("conversation", "version", "faults", "used_input", "used_output", "used_cost"),
+    *("conversation", "version", "faults", "used_input", "used_output", "used_cost", "used_cached"),
 )
 _INSERT: Final = f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
@@ -55,5 +55,5 @@ def _row(seed: random.Random, number: int, process: int, start: int) -> tuple[An
         *(start, start + took, start + took, "failed" if is_failed else "completed", *failure),
         *(2, 0, 1000 + number % 300, 50, round(seed.random() * 0.02, 5), asked, answered),
         *(f"user-{number % 500}", f"tenant-{number % 20}", f"c-{number // 3}", str(number % 3), int(number % 11 == 0)),
-        *(0, 0, 0.0),
+        *(0, 0, 0.0, 0),
     )

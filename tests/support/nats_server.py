@@ -67,6 +67,11 @@ class NATSServer:
         """Stop as after a crash."""
         self._end(signal.SIGKILL)
 
+    def explain(self) -> None:
+        """Print the end of the log, if the server has ended by itself."""
+        if self._process is not None and (code := self._process.poll()) not in (None, -signal.SIGKILL):
+            print(f"nats-server has ended by itself with {code}:", (self.folder / "log").read_text()[-4000:])
+
     def _end(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
@@ -91,6 +96,9 @@ def nats_server(address: str = "127.0.0.1", storage: str = "1TB") -> Iterator[NA
     try:
         server.start()
         yield server
+    except BaseException:
+        server.explain()
+        raise
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)

@@ -43,6 +43,12 @@ HOSTILE: Final = (
     "<script>alert('run')</script><img src=x onerror=alert(1)> {{7*7}} \u202egnp.exe \x1b[31mred\x07 \u0645\u0631\u062d"
 )
 
+HOSTILE_MARKDOWN: Final = (
+    f"# {HOSTILE}\n\n**{HOSTILE}** [a](javascript:alert(1)) [b](data:text/html;base64,PHNjcmlwdD4=) <b onclick=x>\n\n"
+    "![c](https://evil.example/c.png) ![d](data:image/svg+xml;base64,PHN2Zy8+) <javascript:alert(1)>\n\n"
+    '```html\n<iframe src=//evil.example>\n```\n\n[e]: javascript:alert(1)\n[e] [f](https://evil.example/"onclick=x)\n'
+)
+
 
 @tool
 def find_order(number: str) -> dict[str, Any]:
@@ -238,7 +244,10 @@ def hostile(telemetry: Telemetry) -> None:
     tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
     run: dict[str, Any] = {semconv.RUN_ID: "6" * 32, semconv.AGENT_NAME: HOSTILE, semconv.ERROR_TYPE: HOSTILE}
     places: dict[str, Any] = {**run, semconv.ITERATION: 1}
-    messages = json.dumps([{"role": HOSTILE, "parts": [{"type": "text", "content": HOSTILE}, {HOSTILE: HOSTILE}]}])
+    parts = [{"type": "text", "content": text} for text in (HOSTILE, HOSTILE_MARKDOWN)]
+    parts += [{"type": "blob", "mime_type": "image/svg+xml", "modality": "image", "content": "PHN2Zy8+"}]
+    parts += [{"type": "uri", "modality": "image", "uri": uri} for uri in ("javascript:alert(1)", "https://[x")]
+    messages = json.dumps([{"role": HOSTILE, "parts": [*parts, {HOSTILE: HOSTILE}]}])
     root = tracer.start_span(f"{semconv.INVOKE_AGENT} {HOSTILE}", attributes={**run, semconv.PHASE: semconv.RUN})
     context = trace.set_span_in_context(root)
     for phase, attributes in (

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import Recorded, RunContent, SentRequest
+from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.documents import INPUTS, OUTPUTS, recorded_in
 from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.stored.text import MOST, cut, lines_cut, size
 
-_INPUTS: Final = (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT)
-_OUTPUTS: Final = (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT)
 _TEXTS: Final = {"text": "", "reasoning": "(reasoning) "}
 
 
@@ -21,33 +20,12 @@ def content_lines(content: RunContent, span: SpanRow) -> Iterator[str]:
     if span.phase == semconv.INFERENCE and (request := content.request(span)).is_recorded:
         yield from _request_lines(request)
     else:
-        yield from _recorded_lines("input", content, span, _INPUTS)
-    yield from _recorded_lines("output", content, span, _OUTPUTS)
-
-
-def content_document(content: RunContent, span: SpanRow) -> dict[str, Any]:
-    """Return what went in and out of a boundary as JSON; of a model call the whole request."""
-    found: dict[str, Any] = {"input": _first(content, span, _INPUTS), "output": _first(content, span, _OUTPUTS)}
-    document = {name: recorded.value if recorded is not None else None for name, recorded in found.items()}
-    if span.phase == semconv.INFERENCE and (request := content.request(span)).is_recorded:
-        document["request"] = {
-            "instructions": request.instructions.value if request.instructions is not None else None,
-            "messages": [message.message for message in request.messages if message.message is not None],
-            "missing": request.missing,
-            "tools": request.offered.definitions,
-            "tools_offered": request.offered.number,
-            "tools_recorded": request.offered.recorded,
-        }
-    return document
-
-
-def _first(content: RunContent, span: SpanRow, attributes: tuple[str, ...]) -> Recorded | None:
-    found = (content.get(span, attribute) for attribute in attributes if attribute in span.attributes)
-    return next(found, None)
+        yield from _recorded_lines("input", content, span, INPUTS)
+    yield from _recorded_lines("output", content, span, OUTPUTS)
 
 
 def _recorded_lines(title: str, content: RunContent, span: SpanRow, attributes: tuple[str, ...]) -> Iterator[str]:
-    recorded = _first(content, span, attributes)
+    recorded = recorded_in(content, span, attributes)
     if recorded is None:
         yield f"{title}: not recorded"
     else:

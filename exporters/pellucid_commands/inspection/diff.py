@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
-from pellucid_commands.inspection.documents import comparison_document, run_document
+from pellucid_commands.inspection.documents import comparison_document
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import flat, say, say_json
 from pellucid_commands.inspection.runs import run_table
@@ -14,6 +14,7 @@ from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.comparison import Comparison, Pair, compare
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.documents import run_document
 from pellucid_exporters.stored.rows import RunRow, SpanRow
 
 if TYPE_CHECKING:

@@ -9,17 +9,7 @@ from pellucid_exporters.stored.alerts import Alert
 from pellucid_exporters.stored.comparison import Comparison
 from pellucid_exporters.stored.hub_states import state_of
 from pellucid_exporters.stored.quantiles import Quantile
-from pellucid_exporters.stored.rows import HubRow, RunRow, SpanRow
-
-
-def run_document(run: RunRow) -> dict[str, Any]:
-    """Return the JSON of a run: its row, and its duration in seconds."""
-    return {**dataclasses.asdict(run), "duration": seconds_of(run)}
-
-
-def span_document(span: SpanRow) -> dict[str, Any]:
-    """Return the JSON of a span: its row, and its duration in seconds."""
-    return {**dataclasses.asdict(span), "duration": seconds_of(span)}
+from pellucid_exporters.stored.rows import HubRow
 
 
 def hub_document(hub: HubRow, now: int) -> dict[str, Any]:
@@ -72,8 +62,3 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             for pair in comparison.differing
         ],
     }
-
-
-def seconds_of(row: RunRow | SpanRow) -> float | None:
-    """Return how long a run or span took, in seconds; None if it has not ended."""
-    return (row.end - row.start) / 1e9 if row.end is not None else None

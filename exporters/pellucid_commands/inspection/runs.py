@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.semconv import FAILED, TIMEOUT
-from pellucid_commands.inspection.documents import run_document
 from pellucid_commands.inspection.options import add_store_options, amount, positive
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
+from pellucid_exporters.stored.documents import run_document
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.rows import STATUSES, STOP_REASONS
 

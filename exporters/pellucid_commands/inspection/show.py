@@ -10,14 +10,14 @@ from pellucid import semconv
 from pellucid.cli import Command
 from pellucid.errors import PellucidError
 from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_REACHED
-from pellucid_commands.inspection.contents import content_document, content_lines
-from pellucid_commands.inspection.documents import run_document, span_document
+from pellucid_commands.inspection.contents import content_lines
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import cut, flat, middle, say, say_json, terminal_width
 from pellucid_commands.inspection.runs import SHOWN
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.documents import content_document, run_document, span_document
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow, Total

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.cli import Command
-from pellucid_commands.inspection.documents import alert_document, hub_document, run_document, span_document
+from pellucid_commands.inspection.documents import alert_document, hub_document
 from pellucid_commands.inspection.options import add_store_options, amount, positive
 from pellucid_commands.inspection.output import cut, flat, say, say_json, table
 from pellucid_commands.inspection.runs import SHOWN, run_table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
+from pellucid_exporters.stored.documents import run_document, span_document
 from pellucid_exporters.stored.hub_states import is_delayed, severity_of, state_of
 from pellucid_exporters.stored.rows import RUNNING, HubRow, RunRow, SpanRow
 

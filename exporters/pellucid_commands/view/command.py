@@ -16,7 +16,7 @@ from pellucid_exporters.local.options import DEFAULT_PATH
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-NEEDED: Final = ("jinja2", "starlette", "uvicorn")
+NEEDED: Final = ("jinja2", "markdown_it", "starlette", "uvicorn")
 HOSTS: Final = ("127.0.0.1", "::1")
 JAEGER: Final = "PELLUCID_JAEGER_URL"
 TOKEN: Final = "PELLUCID_VIEW_TOKEN"  # noqa: S105  (a name)
@@ -45,6 +45,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--jaeger", type=_url, metavar="URL", help=f"link to traces in this Jaeger UI (default: {JAEGER})"
     )
+    parser.add_argument(
+        "--images", action="store_true", help="load images of other hosts that recorded messages name, from there"
+    )
 
 
 def run(options: Namespace) -> int:
@@ -72,7 +75,13 @@ def run(options: Namespace) -> int:
 
         durable = durable_pages(options.durable, os.environ.get(TOKEN) if options.allow_actions else "")
     return serve(
-        options.paths, host=options.host, port=options.port, jaeger=jaeger, browser=options.open, durable=durable
+        options.paths,
+        host=options.host,
+        port=options.port,
+        jaeger=jaeger,
+        browser=options.open,
+        durable=durable,
+        images=options.images,
     )
 
 

@@ -38,6 +38,7 @@ def serve(
     jaeger: str | None,
     browser: bool,
     durable: DurablePages | None = None,
+    images: bool = False,
 ) -> int:
     """Serve the pages of stores, print their address, and return the exit code.
 
@@ -49,7 +50,7 @@ def serve(
     is_without = durable is not None and not others and str(path) == DEFAULT_PATH and not path.exists()
     label = ", ".join(map(str, paths))
     reader = NoTelemetry() if is_without else reader_of(paths)
-    app = create_viewer_app(reader, label=label, jaeger=jaeger, durable=durable)
+    app = create_viewer_app(reader, label=label, jaeger=jaeger, durable=durable, images=images)
     with closing(_listen(host, port)) as listener:
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"

@@ -63,7 +63,7 @@ def content_bytes(connection: sqlite3.Connection) -> int:
 def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
     """Delete some of what is older than a time in nanoseconds; return whether anything was deleted."""
     before = connection.total_changes
-    runs = connection.execute("SELECT key FROM runs WHERE last < ? ORDER BY start LIMIT ?", (time_, _MOST_RUNS))
+    runs = connection.execute("SELECT key FROM runs WHERE last < ? ORDER BY last LIMIT ?", (time_, _MOST_RUNS))
     for (key,) in runs.fetchall():
         _delete_run(connection, key)
         if connection.total_changes - before > MOST_ROWS:

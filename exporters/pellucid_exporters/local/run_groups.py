@@ -14,7 +14,10 @@ from pellucid_exporters.stored.run_groups import COLUMNS, PARTS, RunGroup
 _FAILED: Final = f"outcome IN ('{semconv.FAILED}', '{semconv.TIMEOUT}', '{semconv.LOST}')"
 _SUMS: Final = f"""
 count(*) AS runs, ifnull(sum({_FAILED}), 0) AS failed, ifnull(sum(faults > 0), 0) AS faulty,
-sum(ifnull(input_tokens, 0) + ifnull(output_tokens, 0)) AS tokens, sum(cost) AS cost,
+sum(iif(ended IS NULL, nullif(used_input + used_output, 0),
+        coalesce(input_tokens + output_tokens, input_tokens, output_tokens))) AS tokens,
+sum(iif(ended IS NULL, nullif(used_cost, 0), cost)) AS cost,
+sum(used_cached) AS cached, sum(iif(used_cached IS NULL, NULL, used_input)) AS sent,
 min(runs.start) AS first, max(runs.start) AS last
 """
 _DURATIONS: Final = "json_group_array(ended - runs.start) FILTER (WHERE ended IS NOT NULL)"
@@ -68,6 +71,8 @@ def _group(row: sqlite3.Row) -> RunGroup:
         faulty=row["faulty"],
         tokens=row["tokens"],
         cost=row["cost"],
+        cached=row["cached"],
+        sent=row["sent"],
         durations=sorted(duration / 1e9 for duration in json.loads(row["durations"])),
         first=row["first"],
         last=row["last"],

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 PARTS: Final = ("model", "tool", "hub")
 """Kinds of the parts of a run by which runs are searched."""
 
+_TOKENS: Final = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.USAGE_CACHE_READ_INPUT_TOKENS)
 
 _UPSERT: Final = """
 INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
                   iterations, spans, input_tokens, output_tokens, cost, replay_of, question, answer, user, tenant,
-                  conversation, version, faults, used_input, used_output, used_cost)
+                  conversation, version, faults, used_input, used_output, used_cost, used_cached)
 VALUES (:run_id, :trace_id, :parent_run_id, :agent, :process, coalesce(:root, :start), :last, :ended, :outcome,
         :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost, :replay_of, :question, :answer,
-        :user, :tenant, :conversation, :version, :faults, :used_input, :used_output, :used_cost)
+        :user, :tenant, :conversation, :version, :faults, :used_input, :used_output, :used_cost, :used_cached)
 ON CONFLICT (run_id) DO UPDATE SET
     start = coalesce(:root, start), last = max(last, excluded.last), spans = spans + excluded.spans,
     iterations = max(iterations, excluded.iterations), parent_run_id = coalesce(excluded.parent_run_id, parent_run_id),
@@ -40,7 +41,7 @@ ON CONFLICT (run_id) DO UPDATE SET
     tenant = coalesce(tenant, excluded.tenant), conversation = coalesce(conversation, excluded.conversation),
     version = coalesce(version, excluded.version), faults = faults + excluded.faults,
     used_input = used_input + excluded.used_input, used_output = used_output + excluded.used_output,
-    used_cost = used_cost + excluded.used_cost
+    used_cost = used_cost + excluded.used_cost, used_cached = used_cached + excluded.used_cached
 RETURNING key, trace_id
 """
 
@@ -51,7 +52,7 @@ class RunChange:
 
     Attributes:
         faults: Number of boundaries that failed.
-        usage: Tokens and US dollars of model calls that have ended.
+        usage: Tokens of input and output, US dollars, and tokens of input from a cache of model calls that have ended.
         asked: Attributes of the first model call with recorded messages.
         discovery: Attributes of the first discovery with a recorded input.
     """
@@ -68,7 +69,7 @@ class RunChange:
     root: SpanRecord | None = None
     parts: set[tuple[str, Any]] = field(default_factory=set)
     faults: int = 0
-    usage: list[float] = field(default_factory=lambda: [0, 0, 0.0])
+    usage: list[float] = field(default_factory=lambda: [0, 0, 0.0, 0])
     asked: Mapping[str, Any] | None = None
     discovery: Mapping[str, Any] | None = None
 
@@ -110,8 +111,8 @@ class RunChange:
             if self.asked is None and semconv.INPUT_MESSAGES in facts:
                 self.asked = facts
             if has_ended:
-                values = map(facts.get, (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS))
-                counts = [*map(_count, values), _number(facts.get(semconv.COST_USD))]
+                inputs, outputs, cached = (_count(facts.get(name)) for name in _TOKENS)
+                counts = [inputs, outputs, _number(facts.get(semconv.COST_USD)), cached]
                 self.usage = [known + (more or 0) for known, more in zip(self.usage, counts, strict=True)]
 
     def storable_parts(self) -> Iterator[tuple[str, str]]:
@@ -159,6 +160,7 @@ class RunChange:
                 "used_input": min(self.usage[0], LARGEST),
                 "used_output": min(self.usage[1], LARGEST),
                 "used_cost": self.usage[2],
+                "used_cached": min(self.usage[3], LARGEST),
             },
         ).fetchone()
         return key, trace_id

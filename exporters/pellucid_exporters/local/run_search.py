@@ -138,15 +138,16 @@ def _matching(connection: sqlite3.Connection, wanted: RunFilter, keys: Sequence[
     rows = connection.execute(_RUNS + " AND ".join(["TRUE", *conditions]), [json.dumps(keys), *values])
     if not wanted.text:
         return rows
-    if wanted.everywhere:
-        return filter(searches.text_filter(connection, wanted.text), rows)
     text, folded = wanted.text, wanted.text.casefold()
 
     def has_text(row: sqlite3.Row) -> bool:
         texts = [row[name] or "" for name in text_index.TEXTS]
         return row["run_id"].startswith(text) or any(folded in each.casefold() for each in texts)
 
-    return filter(has_text, rows)
+    if not wanted.everywhere:
+        return filter(has_text, rows)
+    is_in_content = searches.text_filter(connection, text)
+    return (row for row in rows if has_text(row) or is_in_content(row))
 
 
 def _conditions(wanted: RunFilter) -> tuple[list[str], list[Any]]:

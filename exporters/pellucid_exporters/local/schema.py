@@ -105,12 +105,13 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ),
     (
         # First lines of the input and output, who called, and the number of boundaries within that failed: NULL if they
-        # were not recorded. `used_*` are the sums of model calls that have ended, for runs that have not.
+        # were not recorded. `used_*` are the sums of model calls that have ended.
         *(
             f"ALTER TABLE runs ADD COLUMN {column}"
             for column in (
                 *("question TEXT", "answer TEXT", "user TEXT", "tenant TEXT", "conversation TEXT", "version TEXT"),
                 *("faults INTEGER", "used_input INTEGER", "used_output INTEGER", "used_cost REAL"),
+                "used_cached INTEGER",
             )
         ),
         *(

@@ -113,8 +113,8 @@ def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:
         query = f"{_RUNS} WHERE trace_id = ? ORDER BY start LIMIT 1"
         row = connection.execute(query, (bytes.fromhex(name),)).fetchone()
     if row is None and name:
-        query = f"{_RUNS} WHERE run_id >= :name AND substr(run_id, 1, :length) = :name ORDER BY run_id LIMIT 2"
-        rows = connection.execute(query, {"name": name, "length": len(name)}).fetchall()
+        query = f"{_RUNS} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2"
+        rows = connection.execute(query, (name, f"{name}\U0010ffff")).fetchall()
         row = rows[0] if len(rows) == 1 else None
     return row if isinstance(row, sqlite3.Row) else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pellucid import semconv
@@ -77,6 +77,7 @@ class RunContent:
         self._reader = reader
         self._by_id = {span.span_id: span for span in spans}
         self._texts: dict[str, str] = {}
+        self._messages: dict[str, Recorded] = {}
         self._catalogs: dict[str, Mapping[str, Any]] = {}
         self._events: Sequence[EventRow] | None = None
 
@@ -142,7 +143,7 @@ class RunContent:
             repeated = count_of(link.attributes, semconv.CONTENT_REPEATED) or 0
             following = chain[index + 1] if index + 1 < len(chain) else None
             messages = _first(messages, repeated, link.sequence)
-            own = self.get(link, semconv.INPUT_MESSAGES)
+            own = self._sent(link)
             recorded = own.value if own is not None and isinstance(own.value, list) else []
             total = count_of(following.attributes, semconv.CONTENT_REPEATED) if following is not None else None
             omitted = self._omitted_messages(link) if total is None else total - repeated - len(recorded)
@@ -158,6 +159,12 @@ class RunContent:
             offered=self.offered(span),
             is_recorded=semconv.INPUT_MESSAGES in span.attributes,
         )
+
+    def _sent(self, span: SpanRow) -> Recorded | None:
+        """Return the messages that a model call recorded, parsed once for all calls that repeat them, without text."""
+        if span.span_id not in self._messages and (recorded := self.get(span, semconv.INPUT_MESSAGES)) is not None:
+            self._messages[span.span_id] = replace(recorded, text="")
+        return self._messages.get(span.span_id)
 
     def listed(self, span: SpanRow) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the tools that providers listed in the iteration of a span, each with the id of its provider.

@@ -68,6 +68,8 @@ def _both(one: RunGroup, other: RunGroup) -> RunGroup:
         faulty=one.faulty + other.faulty,
         tokens=_sum((one.tokens, other.tokens)),
         cost=_sum((one.cost, other.cost)),
+        cached=_sum((one.cached, other.cached)),
+        sent=_sum((one.sent, other.sent)),
         durations=list(merge(one.durations, other.durations)),
         first=min(one.first, other.first),
         last=max(one.last, other.last),

@@ -238,6 +238,7 @@ SUMMED: Final = (
     semconv.USAGE_OUTPUT_TOKENS,
     semconv.COST_USD,
     semconv.CATALOG_CHANGED,
+    semconv.USAGE_CACHE_READ_INPUT_TOKENS,
 )
 """Attributes that `CallRow` sums; of `pellucid.catalog.changed`, how often it is true."""
 

@@ -22,7 +22,8 @@ class RunGroup:
         runs: Number of runs.
         failed: Number of those that failed, timed out or were lost.
         faulty: Number of those in which a boundary failed.
-        tokens, cost: Sums of what is known.
+        tokens, cost: Sums of what is known; so far, of runs that have not ended.
+        cached, sent: Tokens of input of model calls: those from a prompt cache, and all.
         durations: Seconds that each run took that has ended, ascending.
         first, last: Start of the first and of the last of them.
     """
@@ -34,6 +35,8 @@ class RunGroup:
     faulty: int = 0
     tokens: int | None = None
     cost: float | None = None
+    cached: int | None = None
+    sent: int | None = None
     durations: Sequence[float] = ()
     first: int = 0
     last: int = 0

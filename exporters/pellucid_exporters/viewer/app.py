@@ -38,7 +38,12 @@ STATIC: Final = Path(__file__).parent / "static"
 
 
 def create_viewer_app(
-    reader: Reader, *, label: str = "", jaeger: str | None = None, durable: DurablePages | None = None
+    reader: Reader,
+    *,
+    label: str = "",
+    jaeger: str | None = None,
+    durable: DurablePages | None = None,
+    images: bool = False,
 ) -> Starlette:
     """Return an ASGI application that shows stored telemetry.
 
@@ -50,6 +55,7 @@ def create_viewer_app(
         label: Name of the store, at the bottom of each page.
         jaeger: URL of a Jaeger UI to which the pages link by trace id.
         durable: Durable runs to show, too. Their store is opened in the lifespan of the application.
+        images: Whether pages load images of other hosts that recorded messages name.
     """
     has_actions = durable is not None and durable.actions is not None
     app = Starlette(
@@ -77,7 +83,7 @@ def create_viewer_app(
             *(_routes(durable) if durable is not None else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(Protection, forms="/durable/do/" if has_actions else None)],
+        middleware=[Middleware(Protection, forms="/durable/do/" if has_actions else None, images=images)],
         exception_handlers={HTTPException: _problem, ConfigError: _unreadable, Exception: _broken},
         lifespan=_opened,
     )
@@ -85,6 +91,7 @@ def create_viewer_app(
     app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
     app.state.jaeger = jaeger
+    app.state.images = images
     return app
 
 

@@ -12,8 +12,8 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """Names by which the pages may be requested; others are what DNS rebinding sends."""
 
 CONTENT_SECURITY_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 HEADERS: Final = {
@@ -33,11 +33,16 @@ class Protection:
     Args:
         app: The application.
         forms: Start of the paths to which forms may be sent; None if the pages are read-only.
+        images: Whether pages may load images of other hosts.
     """
 
-    def __init__(self, app: ASGIApp, forms: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, forms: str | None = None, *, images: bool = False) -> None:
         self._app = app
         self._forms = forms
+        policy = CONTENT_SECURITY_POLICY
+        if images:
+            policy = policy.replace("img-src 'self'", "img-src 'self' https: http:")
+        self._headers = {**HEADERS, "content-security-policy": policy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -47,7 +52,7 @@ class Protection:
 
         async def send_protected(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
         is_form = scope["method"] == "POST" and self._forms is not None and scope["path"].startswith(self._forms)

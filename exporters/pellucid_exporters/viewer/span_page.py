@@ -14,15 +14,19 @@ from pellucid_exporters.stored.content import RunContent, SentRequest
 from pellucid_exporters.stored.rows import RunRow, SpanRow
 from pellucid_exporters.stored.text import cut
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
+from pellucid_exporters.viewer.run.formats import answer, format_of, span_json, span_markdown
 from pellucid_exporters.viewer.run.media import AUDIO, IMAGES, media_in
-from pellucid_exporters.viewer.run.span import PAGE, settings_of, span_values
+from pellucid_exporters.viewer.run.request import settings_of
+from pellucid_exporters.viewer.run.span import PAGE, span_values
 
 
 def span_page(request: Request) -> Response:
     """Show a span."""
     run, spans, span = _found(request)
-    reader = reader_of(request)
-    values = span_values(reader, run, spans, span, reader.trace(run.trace_id), PAGE)
+    name, content = format_of(request), RunContent(reader_of(request), spans)
+    if name:
+        return answer(name, span_json(span, content) if name == "json" else span_markdown(run, span, content))
+    values = span_values(request, run, content, span, reader_of(request).trace(run.trace_id), PAGE)
     return render(request, "span.html", {"panel": values})
 
 

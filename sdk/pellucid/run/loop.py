@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint, current_token
-from opentelemetry.trace import SpanContext, format_trace_id
+from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
 from pellucid import semconv
 from pellucid.concurrency.race import begins_at_once, race
@@ -281,6 +281,9 @@ def _finish(
         trace_id=scope.trace_id,
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),
+        span_id=format_span_id(b.span.get_span_context().span_id),
+        agent=scope.agent,
+        agent_version=b.noted("version") or "",
         budget=run.nesting.budget.ended_by(stop_reason) if run.nesting.budget is not None else None,
         **run.pausing.in_result(run, b),
     )

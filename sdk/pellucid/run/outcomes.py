@@ -42,6 +42,9 @@ class RunResult(Generic[OutputT_co]):
         iterations: Passes of the loop.
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
+        span_id: Span of the run, 16 hexadecimal digits; all zero if nothing was traced.
+        agent: Name of the agent.
+        agent_version: Version of the agent; empty if it has none.
         degraded: Ids of providers that failed and were skipped, or that did not answer within their patience.
         budget: Name of the `Budget` that ended the run, if `stop_reason` is `budget`.
         approvals: Pending approvals, and the questions of MCP servers; `elicitations` has the latter only.
@@ -63,6 +66,9 @@ class RunResult(Generic[OutputT_co]):
     approvals: tuple[ApprovalRequest, ...] = ()
     external: tuple[ExternalRequest, ...] = ()
     checkpoint: JSONObject | None = None
+    span_id: str = "0" * 16
+    agent: str = ""
+    agent_version: str = ""
 
     @property
     def elicitations(self) -> tuple[ApprovalRequest, ...]:

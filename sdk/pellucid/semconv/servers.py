@@ -20,6 +20,7 @@ from pellucid.semconv.names import (
     RPC_RESPONSE_STATUS_CODE,
     TOOL_NAME,
 )
+from pellucid.semconv.scores import SCORE_METRICS
 from pellucid.semconv.tool_locks import TOOL_LOCK_METRICS
 
 STREAMS: Final = ("subscriptions/listen", "tasks/result")
@@ -92,6 +93,7 @@ ALL_METRICS: Final = (
     *BUDGET_METRICS,
     *DURABLE_METRICS,
     *TOOL_LOCK_METRICS,
+    *SCORE_METRICS,
     *SERVER_METRICS,
 )
 """Instruments of agents, of their windows and budgets, of durable runs, and of servers."""

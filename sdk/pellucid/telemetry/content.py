@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from operator import attrgetter, is_
 from typing import Final, NamedTuple, TypeAlias
 
 from opentelemetry.trace import Span, format_span_id
@@ -68,6 +69,9 @@ class _Fragment(NamedTuple):
     size: int
 
 
+_MESSAGE: Final = attrgetter("message")
+
+
 class _Chain:
     """Growing conversation: the JSON of each message, and a digest and size that are updated with each new message.
 
@@ -87,9 +91,8 @@ class _Chain:
         self.recorded_on: str | None = None
 
     def continues(self, messages: Sequence[Message]) -> bool:
-        """Return whether `messages` start with the messages of the chain; histories only grow."""
-        count = len(self.fragments)
-        return count <= len(messages) and (not count or messages[count - 1] is self.fragments[-1].message)
+        """Return whether `messages` start with the messages of the chain; a request that is cut has others."""
+        return len(self.fragments) <= len(messages) and all(map(is_, map(_MESSAGE, self.fragments), messages))
 
     def add(self, fragment: _Fragment) -> None:
         self.fragments.append(fragment)

@@ -21,6 +21,7 @@ MOST: Final[Mapping[str, int]] = {
     semconv.ERROR_TYPE: 256,
     semconv.TOOL_NAME: 1000,
     "pellucid.budget.name": 1000,  # of `semconv.budgets`, which a program without budgets does not load
+    "gen_ai.evaluation.name": 64,  # of `semconv.scores`
 }
 """Distinct values of each in a process. A model that answers under the name in the request does not count."""
 

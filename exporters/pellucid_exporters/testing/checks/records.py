@@ -20,6 +20,7 @@ from pellucid.events import (
     ToolsSearched,
     ToolsShadowed,
 )
+from pellucid.semconv.scores import EVALUATION_RESULT
 from pellucid.semconv.tool_locks import CATALOG_REDEFINED
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.boundary_records import boundary_of
@@ -40,6 +41,8 @@ def check(observed: Observed) -> Iterator[str]:
         events[event.span_id].append(event)
     lines: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in observed.logs:
+        if line.get("event") == EVALUATION_RESULT:
+            continue  # judges a span of any process, at any time
         lines[str(line.get("span_id"))].append(line)
     for seen in observed.phases:
         yield from _events(seen, events[seen.id])

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from pellucid_exporters.stored.content import Recorded, SentMessage, parse
 from pellucid_exporters.stored.text import cut, lines_cut, size, visible
 from pellucid_exporters.viewer.run.markdown import link, looks_like_markdown, markdown, picture
-from pellucid_exporters.viewer.run.media import AUDIO, IMAGES, Media, blob
+from pellucid_exporters.viewer.run.media import AUDIO, DATA_URI, IMAGES, Media, blob
 from pellucid_exporters.viewer.run.room import Room
 from pellucid_exporters.viewer.trees import tree
 
@@ -113,6 +113,9 @@ class Contents:
         if media is not None:
             return self._media(media, raw)
         if kind == "uri" and isinstance(part.get("uri"), str):
+            data = DATA_URI.fullmatch(part["uri"])
+            if data is not None:
+                return self._media(Media(data["type"].lower(), data["content"]), raw)
             return self._uri(part, part["uri"])
         return self._call(part, str(kind), raw)
 
@@ -126,6 +129,10 @@ class Contents:
         if isinstance(item, list) and item and all(isinstance(each, dict) and _is_part(each) for each in item):
             return Markup().join(self.part(each, raw) for each in item[:_MOST_PARTS])
         return self._room.fit(_shown(item), lambda: tree(item, longest=self._room.longest))
+
+    def changed(self, words: Markup) -> Markup:
+        """Return words of which some are marked, if there is room for them."""
+        return self._room.fit(words.striptags(), lambda: words)
 
     def text(self, text: str, raw: str = "", kind: str = "code") -> Markup:
         """Return a text: Markdown that looks like it, and the beginning of what is long."""

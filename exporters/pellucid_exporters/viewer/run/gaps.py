@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pellucid import semconv
+from pellucid_exporters.stored import text
 from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.viewer.run.critical import Segment, critical_path
 from pellucid_exporters.viewer.run.tree import RunTree, is_root
@@ -95,13 +96,10 @@ def _name(tree: RunTree, segment: Segment, following: SpanRow | None) -> str:
     """Return what a run waited for; before a tool call, what the call waited for."""
     span = segment.span
     if is_root(span) and following is not None and following.phase == semconv.DISPATCH:
-        waited, queued = (
-            following.attributes.get(semconv.APPROVAL_WAITED),
-            following.attributes.get(semconv.TOOL_QUEUED),
-        )
-        if _is_most(waited, 1e9, segment):
+        approval, queued = waits(following)
+        if approval >= segment.duration / 2:
             return APPROVAL
-        if _is_most(queued, 1e6, segment):
+        if queued >= segment.duration / 2:
             return QUEUEING
     while span.phase not in NAMES:
         parent = next(tree.above(span), None)
@@ -111,7 +109,15 @@ def _name(tree: RunTree, segment: Segment, following: SpanRow | None) -> str:
     return NAMES[span.phase or ""]
 
 
-def _is_most(waited: object, unit: float, segment: Segment) -> bool:
-    """Return whether a call waited for most of the time of a segment."""
-    is_number = isinstance(waited, int | float) and not isinstance(waited, bool)
-    return is_number and waited * unit >= segment.duration / 2  # type: ignore[operator]
+def waits(span: SpanRow) -> tuple[float, float]:
+    """Return the nanoseconds for which a tool call waited for approval, and for its turn."""
+    found = (span.attributes.get(semconv.APPROVAL_WAITED), span.attributes.get(semconv.TOOL_QUEUED))
+    numbers = [value if isinstance(value, int | float) and not isinstance(value, bool) else 0 for value in found]
+    return numbers[0] * 1e9, numbers[1] * 1e6
+
+
+def waited(span: SpanRow) -> str:
+    """Return what a tool call waited for before its span began, if it is worth a word."""
+    approval, queued = waits(span)
+    words = [f"approved after {text.duration(approval)}"] if approval else []
+    return ", ".join([*words, f"queued {text.duration(queued)}"] if queued >= _LEAST else words)

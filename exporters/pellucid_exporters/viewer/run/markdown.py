@@ -15,7 +15,7 @@ from markdown_it.utils import OptionsDict
 from markupsafe import Markup, escape
 
 from pellucid_exporters.stored.text import cut, visible
-from pellucid_exporters.viewer.run.media import DATA_URI, digest_of
+from pellucid_exporters.viewer.run.media import DATA_URI, IMAGES, Media
 
 LONGEST: Final = 50_000
 """Characters of Markdown that are rendered; a longer text is shown as it is."""
@@ -105,9 +105,10 @@ def _image(
     url, text = str(token.attrs.get("src", "")), token.content
     found = DATA_URI.match(url)
     if found is not None:
-        if not env["media"]:
+        media = Media(found["type"].lower(), found["content"])
+        if not env["media"] or media.type not in IMAGES:
             return str(Markup('<span class="label">image {}</span>').format(text))
-        return str(picture(f"{env['media']}{digest_of(found['content'])}", text))
+        return str(picture(f"{env['media']}{media.digest}", text))
     if env["images"] and scheme_of(url) in {"http", "https"}:
         return str(picture(url, text))
     return str(Markup('<span class="label">image</span> {}').format(link(url, text or url)))

@@ -31,7 +31,7 @@ class Media(NamedTuple):
     @property
     def digest(self) -> str:
         """What stands for it in an address."""
-        return digest_of(self.content)
+        return hashlib.sha256(f"{self.type}:{self.content}".encode(errors="replace")).hexdigest()[:24]
 
     @property
     def size(self) -> int:
@@ -45,11 +45,6 @@ class Media(NamedTuple):
             return base64.b64decode(content + "=" * (-len(content) % 4), validate=True)
         except binascii.Error:
             return None
-
-
-def digest_of(content: str) -> str:
-    """Return what stands for base64 content in an address."""
-    return hashlib.sha256(content.encode(errors="replace")).hexdigest()[:24]
 
 
 def blob(part: Any) -> Media | None:

@@ -54,7 +54,8 @@ def overview(tree: RunTree, state: State, scale: Scale, path: Path | None) -> Ov
     total = (tree.end - tree.start) / MILLISECOND
     links = "".join(_links(tree, state, height))
     svg = Markup(  # noqa: S704  (numbers, and addresses that are escaped)
-        f'<svg class="map" viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none" data-total="{total:.6f}"'
+        f'<svg class="map" viewBox="0 0 {_WIDTH} {height}" height="{2 * height}" preserveAspectRatio="none"'
+        f' data-total="{total:.6f}"'
         f' role="group" aria-label="Zoom">{drawn}{shade}{links}</svg>'
     )
     return Overview(svg, [(name, kind) for name, kind, _ in lanes])

@@ -10,10 +10,11 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow, text_of
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
-from pellucid_exporters.viewer.run.gaps import KINDS, path_of
+from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
+from pellucid_exporters.viewer.run.gaps import KINDS, path_of, waits
 from pellucid_exporters.viewer.run.overview import overview
 from pellucid_exporters.viewer.run.room import Room
 from pellucid_exporters.viewer.run.scale import Scale
@@ -49,14 +50,22 @@ def run_page(request: Request) -> Response:
     state, tree = State.of(request.query_params), run_tree(reader, run, spans, trace)
     content = RunContent(reader, spans)
     talk = conversation(content, spans, tree.root)
+    path, name = path_of(tree), format_of(request)
+    if name == "json":
+        return answer(name, run_json(tree, path, content))
+    if name == "md":
+        return answer(name, run_markdown(tree, path, talk.messages, talk.question, talk.answer))
     previous = reader.runs(agent=run.agent, before=run.start, limit=1)
-    faults = [span for span in spans if is_fault(span) and span is not tree.root]
-    path, scale = path_of(tree), Scale(tree, state)
+    failed = (span for span in tree.order if is_fault(span) and span is not tree.root)
+    faults = [(span, tree.address(span)) for span in sorted(failed, key=lambda span: span.start)]
+    scale = Scale(tree, state)
     values: dict[str, Any] = {
         "run": run,
         "root": tree.root,
         "state": state,
         "version": str(tree.root.attributes.get(semconv.AGENT_VERSION, "")) if tree.root else "",
+        "resumed": text_of(tree.root.attributes, semconv.RESUMED_FROM) if tree.root else None,
+        "approved": max((waits(span)[0] for span in spans), default=0),
         "question": talk.question,
         "answer": talk.answer,
         "LONGEST": LONGEST,
@@ -73,12 +82,14 @@ def run_page(request: Request) -> Response:
         "related": related(run, trace)[:MOST_RELATED],
         "sides": SIDES,
         "is_live": run.status == RUNNING,
-        "replay": REPLAY.format(store=request.app.state.label or "telemetry.db", run_id=run.run_id),
-        "panel": _panel(request, tree, trace, state),
+        "replay": REPLAY.format(store=request.app.state.label.partition(", ")[0] or "telemetry.db", run_id=run.run_id),
+        "panel": _panel(request, tree, content, trace, state),
     }
     room = Room(elements=1_000, characters=250_000, longest=4_000, largest=60)
-    names = tool_names([item.message for item in talk.messages])
-    contents = Contents(f"/runs/{run.run_id}/", room, names)
+    last = min(state.last or len(talk.messages), len(talk.messages))
+    nearby = talk.messages[max(0, last - 2 * MOST_MESSAGES) : last]  # a result follows its call
+    names = tool_names([item.message for item in nearby])
+    contents = Contents(f"/runs/{run.run_id}/", room, names, has_images=request.app.state.images)
     if values["panel"] is None:
         values |= _side(request, state, spans, content, contents, talk.messages, tree.root)
     return render(request, "run.html", values)
@@ -130,18 +141,21 @@ def _window(state: State, items: Sequence[Any], most: int) -> dict[str, Any]:
     }
 
 
-def _panel(request: Request, tree: RunTree, trace: Sequence[RunRow], state: State) -> dict[str, Any] | None:
+def _panel(
+    request: Request, tree: RunTree, content: RunContent, trace: Sequence[RunRow], state: State
+) -> dict[str, Any] | None:
     """Return the values of the selected span; `None` if there is none."""
     span = tree.by_key.get(state.span)
     if span is None:
         return None
     run = tree.nested.get(span.run_id, tree.run)
-    spans = tree.spans if run is tree.run else [each for each in tree.order if each.run_id == run.run_id]
-    spans = sorted(spans, key=lambda each: each.sequence)
+    if run is not tree.run:
+        spans = sorted((each for each in tree.order if each.run_id == run.run_id), key=lambda each: each.sequence)
+        content = RunContent(reader_of(request), spans)
     place = tree.order.index(span)
     neighbours = {
         name: state.address(span=tree.key(tree.order[other])) if 0 <= other < len(tree.order) else ""
         for name, other in (("earlier", place - 1), ("later", place + 1))
     }
-    values = span_values(reader_of(request), run, spans, span, trace, PANEL)
+    values = span_values(request, run, content, span, trace, PANEL)
     return {**values, **neighbours}

@@ -13,6 +13,7 @@ from pellucid_exporters.viewer.run.tree import RunTree
 MILLISECOND: Final = 1_000_000
 _THINNEST: Final = 0.3
 _MOST_TICKS: Final = 5
+_LAST: Final = 0.93
 _STEPS: Final = (1, 2, 5)
 
 
@@ -48,5 +49,6 @@ class Scale:
         texts = "".join(
             f'<text x="{100 * (self.origin + at - self.start) / total:.2f}%" y="11">{duration(at) if at else 0}</text>'
             for at in range(first, self.end - self.origin, step)
+            if self.origin + at - self.start < _LAST * total  # a text further right would be cut
         )
         return Markup(f"<svg>{texts}</svg>")  # noqa: S704  (numbers)

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from starlette.requests import Request
+
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent, SentRequest
 from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.offers import tool_offers
-from pellucid_exporters.stored.reader import Recording
 from pellucid_exporters.stored.rows import BODY, RUNNING, EventRow, RunRow, SpanRow
 from pellucid_exporters.stored.text import MOST
+from pellucid_exporters.viewer.pages import reader_of
 from pellucid_exporters.viewer.run.content import Contents
+from pellucid_exporters.viewer.run.request import got, settings_of
 from pellucid_exporters.viewer.run.room import Room
+from pellucid_exporters.viewer.run.wire import exchange_of
 
 CONTENT: Final = (
     semconv.INPUT,
@@ -28,11 +32,6 @@ CONTENT: Final = (
     semconv.TOOL_CALL_RESULT,
 )
 """Attributes that the page shows for what they are, above the table of the others."""
-
-SETTINGS: Final = "gen_ai.request."
-"""Prefix of the attributes that are settings of a model call."""
-
-STACK: Final = "exception.stacktrace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +71,10 @@ PANEL: Final = Bounds(
 
 
 def span_values(
-    reader: Recording, run: RunRow, spans: Sequence[SpanRow], span: SpanRow, trace: Sequence[RunRow], bounds: Bounds
+    request: Request, run: RunRow, content: RunContent, span: SpanRow, trace: Sequence[RunRow], bounds: Bounds
 ) -> dict[str, Any]:
-    """Return the values of a span's page or panel."""
-    content = RunContent(reader, spans)
+    """Return the values of a span's page or panel; `content` is that of its run."""
+    reader, spans = reader_of(request), content.spans
     content.load([span], span.attributes)
     calls = [other for other in spans if other.phase == semconv.INFERENCE]
     by_sequence = {other.sequence: other for other in spans}
@@ -87,7 +86,11 @@ def span_values(
     has_offers = span.phase in {semconv.INFERENCE, semconv.COMPOSE}
     happened = reader.events(run.run_id)
     offers = tool_offers(content, happened, span) if has_offers else []
+    number = calls.index(span) if span in calls else None
+    earlier = calls[number - 1] if number else None
+    before = (earlier, content.request(earlier)) if earlier is not None else None
     room = Room(bounds.elements, bounds.characters, bounds.longest, bounds.largest)
+    names = tool_names([*messages, *answers])
     attributes = [
         (name, value if not isinstance(value, dict) else "", isinstance(value, dict) and BODY in value)
         for name, value in sorted(span.attributes.items())
@@ -97,17 +100,19 @@ def span_values(
         "run": run,
         "span": span,
         "bounds": bounds,
-        "contents": Contents(f"/runs/{run.run_id}/", room, tool_names([*messages, *answers])),
+        "contents": Contents(f"/runs/{run.run_id}/", room, names, has_images=request.app.state.images),
         "events": content.whole(span.events),
         "happened": _of(happened, span, content)[: bounds.events],
         "nested": nested_runs(reader, run, trace).get(span.span_id),
         "parent": content.span(span.parent_span_id),
         "before": by_sequence.get(span.sequence - 1),
         "after": by_sequence.get(span.sequence + 1),
-        "number": calls.index(span) + 1 if span in calls else None,
+        "number": number + 1 if number is not None else None,
+        "got": got(span, sent, before, spans, offers, happened) if sent is not None else None,
         "calls": len(calls),
         "request_sent": sent,
         "settings": settings_of(span),
+        "exchange": exchange_of(content, span),
         "definitions": definitions_of(sent),
         "offered": sent.offered.number if sent is not None else sum(offer.is_offered is True for offer in offers),
         "offers": offers,
@@ -123,15 +128,6 @@ def span_values(
 def _of(events: Sequence[EventRow], span: SpanRow, content: RunContent) -> list[tuple[EventRow, Any]]:
     """Return the events of a run that belong to a span, with their payloads."""
     return [(event, content.whole(event.payload)) for event in events if event.span_id == span.span_id]
-
-
-def settings_of(span: SpanRow) -> dict[str, Any]:
-    """Return the settings of a model call by their names, without the model."""
-    return {
-        name.removeprefix(SETTINGS): value
-        for name, value in sorted(span.attributes.items())
-        if name.startswith(SETTINGS) and name != semconv.REQUEST_MODEL and not isinstance(value, dict)
-    }
 
 
 def tool_names(messages: Sequence[Any]) -> dict[str, str]:

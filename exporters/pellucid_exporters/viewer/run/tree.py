@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from pellucid import semconv
 from pellucid_exporters.stored.durations import end_of
@@ -60,6 +61,10 @@ class RunTree:
     def key(self, span: SpanRow) -> str:
         """Return what stands for a span in an address: its number, of a nested run with the id of the run."""
         return str(span.sequence) if self.is_own(span) else f"{span.run_id}/{span.sequence}"
+
+    def address(self, span: SpanRow) -> str:
+        """Return the address of the page of a span, relative to the page of the run."""
+        return str(span.sequence) if self.is_own(span) else f"/runs/{quote(span.run_id, safe='')}/{span.sequence}"
 
     def is_own(self, span: SpanRow) -> bool:
         """Return whether a span is of the run itself."""

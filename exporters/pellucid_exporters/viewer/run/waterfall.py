@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
-from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -13,7 +12,7 @@ from pellucid import semconv
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.rows import RUNNING, SpanRow
 from pellucid_exporters.stored.text import cut, duration, short, visible
-from pellucid_exporters.viewer.run.gaps import Gap, Path
+from pellucid_exporters.viewer.run.gaps import Gap, Path, waited
 from pellucid_exporters.viewer.run.scale import Scale
 from pellucid_exporters.viewer.run.state import State
 from pellucid_exporters.viewer.run.tree import RunTree, is_fault, is_root
@@ -164,7 +163,7 @@ class Waterfall:
 
     def _gap(self, gap: Gap) -> str:
         bar = self._scale.bar(gap.start, gap.end)
-        return f'<div class="r gap d1"><b>{gap.name}</b><i>{duration(gap.end - gap.start)}</i>{bar}</div>'
+        return f'<div class="r gap"><b>{gap.name}</b><i>{duration(gap.end - gap.start)}</i>{bar}</div>'
 
     def _row(self, span: SpanRow) -> str:
         """Return the row of a span; its link is relative to the page of the run."""
@@ -180,15 +179,15 @@ class Waterfall:
             kinds.append("k")
         if span is self._selected:
             kinds.append("on")
-        reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
+        reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else waited(span))
         note = f"<em>{escape(visible(short(reason, 90)))}</em>" if reason else ""
         shown = "running" if span.status == RUNNING else took(span)
         name = span.name
         if is_root(span) and not tree.is_own(span):
             name = f"run of {tree.nested[span.run_id].agent}"
-        address = str(span.sequence) if tree.is_own(span) else f'"/runs/{quote(span.run_id, safe="")}/{span.sequence}"'
+        address = tree.address(span)
         row = (
-            f'<a href={address} class="{" ".join(kinds)}"><b>{escape(visible(cut(name, 80)))}{note}</b>'
+            f'<a href="{address}" class="{" ".join(kinds)}"><b>{escape(visible(cut(name, 80)))}{note}</b>'
             f"<i>{shown}</i>{self._scale.bar(span.start, tree.end_of(span))}</a>"
         )
         if span.span_id not in tree.children:

@@ -42,12 +42,22 @@
     if (!drag) return;
     const { svg, rect, from, to } = drag;
     drag = null;
-    if (!rect) return;
+    if (!rect || !svg.isConnected) return; // a live page may have replaced it
     svg.dataset.dragged = "";
     const first = Number(svg.dataset.since);
     const at = (share) => `${Math.round(first + share * (Number(svg.dataset.until) - first))}000000`; // ms to ns
     go({ since: at(Math.min(from, to)), until: at(Math.max(from, to)), range: null, before: null, page: null });
   });
+
+  const ago = (seconds) => {
+    for (const [unit, name] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (seconds >= 2 * unit) return `${Math.floor(seconds / unit)} ${name} ago`;
+    }
+    return `${Math.max(0, Math.floor(seconds))} s ago`;
+  };
+  setInterval(() => {
+    for (const time of document.querySelectorAll("time[data-start]")) time.textContent = ago(Date.now() / 1000 - time.dataset.start);
+  }, 10_000);
 
   const KEY = "pellucid.filters";
   const read = () => {
@@ -80,12 +90,22 @@
       return [link, remove];
     }));
     if (location.search.length < 2) return;
-    const save = element("button", "Save filter", () => {
-      const name = prompt("Name of the filter, kept in this browser")?.trim();
-      if (name) write([...filters.filter((item) => item.name !== name), { name: name.slice(0, 60), query: location.search.slice(1) }]);
+    const given = document.createElement("input");
+    given.setAttribute("aria-label", "Name under which this browser keeps the filter");
+    given.placeholder = "name";
+    given.maxLength = 60;
+    const keep = () => {
+      const name = given.value.trim() || location.search.slice(1, 60);
+      write([...filters.filter((item) => item.name !== name), { name, query: location.search.slice(1) }]);
+    };
+    given.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      keep();
     });
+    const save = element("button", "Save filter", keep);
     save.type = "button";
-    saved.append(save);
+    saved.append(given, save);
   };
   if (saved) show();
 })();

@@ -29,8 +29,10 @@
     p: () => follow("a[rel=prev]"),
     "/": () => (document.querySelector(".filters input:not([type=hidden])") || document.querySelector(".find input")).focus(),
     Escape: () => {
+      const isTyping = document.activeElement.matches("input");
+      if (!isTyping && follow("a[rel=up]")) return;
       if (document.activeElement !== document.body) document.activeElement.blur();
-      else if (!follow("a[rel=up]")) {
+      else {
         const up = document.querySelector("link[rel=up]");
         if (up) location.assign(up.href);
       }
@@ -95,7 +97,7 @@
     if (url.pathname === base) return url.search || url.hash ? url : null;
     const found = url.pathname.match(/^(\/runs\/[^/]+\/)(\d+)$/);
     const nested = found && found[1] !== base;
-    if (!found || url.hash || "page" in link.dataset || (nested && !link.matches(".r"))) return null;
+    if (!found || url.hash || "page" in link.dataset) return null;
     const state = new URL(location.href);
     state.hash = "";
     state.searchParams.set("span", nested ? `${found[1].split("/")[2]}/${found[2]}` : found[2]);

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.quantiles import percentile
-from pellucid_exporters.stored.rows import PART_OF, CallRow
+from pellucid_exporters.stored.rows import PART_OF, SUMMED, CallRow
 from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.windows import RANGES, range_of
 
@@ -31,6 +31,7 @@ class Called:
         failed: Number of those that ended with an error.
         durations: p50, p95 and p99 in seconds, exact.
         tokens, cost: Sums; of a tool, 0.
+        cached: Share of the tokens of input that came from a prompt cache.
         errors: Types of errors with their number and the address of the latest span.
         latest: Address of the latest span.
     """
@@ -41,6 +42,7 @@ class Called:
     durations: Sequence[float | None]
     tokens: float
     cost: float
+    cached: float | None
     errors: Sequence[tuple[str, int, str | None]]
     latest: str | None
 
@@ -70,7 +72,7 @@ def calls_page(kind: str) -> Callable[[Request], Response]:
             raise HTTPException(404, f"No {kind} of this name was called in this window, nor before it.")
         values |= {
             "name": name,
-            "one": one or Called(name, 0, 0, (None, None, None), 0, 0, (), None),
+            "one": one or Called(name, 0, 0, (None, None, None), 0, 0, None, (), None),
             "before": next((each for each in _by_name(before, kind) if each.name == name), None),
             "callers": sorted(
                 reader.groups("agent", window.since, window.until, within=(kind, name)), key=lambda group: -group.runs
@@ -102,14 +104,16 @@ def _called(name: str, rows: Sequence[CallRow]) -> Called:
         (error, sum(row.calls for row in group), _address(max(group, key=lambda row: row.end)))
         for error, group in errors.items()
     ]
-    tokens = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS)
+    sums = {attribute: sum(row.sums.get(attribute, 0) for row in rows) for attribute in SUMMED}
+    sent = sums[semconv.USAGE_INPUT_TOKENS]
     return Called(
         name=name,
         calls=len(ordered),
         failed=sum(number for _, number, _ in counted),
         durations=[percentile(share, ordered) for share in SHARES],
-        tokens=sum(row.sums.get(attribute, 0) for row in rows for attribute in tokens),
-        cost=sum(row.sums.get(semconv.COST_USD, 0) for row in rows),
+        tokens=sent + sums[semconv.USAGE_OUTPUT_TOKENS],
+        cost=sums[semconv.COST_USD],
+        cached=sums[semconv.USAGE_CACHE_READ_INPUT_TOKENS] / sent if sent else None,
         errors=sorted(counted, key=lambda error: -error[1]),
         latest=_address(latest),
     )

@@ -15,7 +15,7 @@ _PADDING: Final = 3
 
 def lines(now: Sequence[float | None], before: Sequence[float | None], title: str) -> Markup:
     """Return a chart from 0 to the largest value; where a value is unknown, a line has a gap."""
-    most = max((value for value in (*now, *before) if value), default=0.0)
+    most = largest(now, before)
     if not most:
         return Markup()
     parts = [*_line(before, most, "before"), *_line(now, most, "now")]
@@ -23,6 +23,11 @@ def lines(now: Sequence[float | None], before: Sequence[float | None], title: st
         '<svg class="small-chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
         'aria-label="{} over time, and in the period before">{}</svg>'
     ).format(WIDTH, HEIGHT, title, Markup().join(parts))
+
+
+def largest(*values: Sequence[float | None]) -> float:
+    """Return the largest value of some lines; 0 if there is none."""
+    return max((value for line in values for value in line if value), default=0.0)
 
 
 def _line(values: Sequence[float | None], most: float, name: str) -> Iterator[Markup]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from pellucid_exporters.stored.quantiles import percentile
 from pellucid_exporters.stored.run_groups import DIMENSIONS, RunGroup
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.trends.lines import lines
+from pellucid_exporters.viewer.trends.lines import largest, lines
 from pellucid_exporters.viewer.windows import RANGES, Range, range_of
 from pellucid_exporters.viewer.zones import Zone
 
@@ -31,6 +31,10 @@ def _share(group: RunGroup) -> float | None:
     return group.failed / group.runs if group.runs else None
 
 
+def _cached(group: RunGroup) -> float | None:
+    return (group.cached or 0) / group.sent if group.sent else None
+
+
 MEASURES: Final[Mapping[str, Measure]] = {
     "runs": lambda group: group.runs,
     "failed": _share,
@@ -38,6 +42,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "p95": lambda group: percentile(0.95, group.durations),
     "tokens": lambda group: group.tokens,
     "cost": lambda group: group.cost,
+    "cached": _cached,
 }
 
 
@@ -133,11 +138,11 @@ def _cache(request: Request, window: Range) -> dict[str, tuple[float | None, flo
     return {name: (now.get(name), before.get(name)) for name in {**before, **now}}
 
 
-def _chart(over_time: Sequence[Sequence[RunGroup]], measure: str) -> Markup:
-    """Return a line of the window, and one of the period before."""
+def _chart(over_time: Sequence[Sequence[RunGroup]], measure: str) -> tuple[Markup, float]:
+    """Return a line of the window and one of the period before, and the largest value of both."""
     series: list[list[float | None]] = []
     for groups in over_time:
         by_step = {group.step: group for group in groups}
         counts = 0.0 if measure in {"runs", "tokens", "cost"} else None
         series.append([MEASURES[measure](by_step[step]) if step in by_step else counts for step in range(STEPS)])
-    return lines(series[1], series[0], measure)
+    return lines(series[1], series[0], measure), largest(*series)

@@ -1,0 +1,27 @@
+"""Names of scores; a program that scores nothing does not load them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pellucid.semconv.metrics import Metric
+from pellucid.semconv.names import AGENT_NAME, AGENT_VERSION, REQUEST_MODEL
+
+EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE_VALUE: Final = "gen_ai.evaluation.score.value"
+EVALUATION_SCORE_LABEL: Final = "gen_ai.evaluation.score.label"
+EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+EVALUATION_BY: Final = "pellucid.evaluation.by"
+
+EVALUATION_SCORE: Final = Metric(
+    "histogram",
+    "1",
+    "pellucid.evaluation.score",
+    "Values of scores, from 0 on.",
+    (EVALUATION_NAME, AGENT_NAME, AGENT_VERSION, REQUEST_MODEL),
+    (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 100.0),
+)
+
+SCORE_METRICS: Final = (EVALUATION_SCORE,)
+"""Instruments of scores."""
