@@ -6,13 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
+from pellucid import semconv
 from pellucid.cli import main
 from support.local_store import emit, storing
 from support.processes import PATIENCE
@@ -31,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 @contextmanager
 def viewing(path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `pellucid view` on a free port; give its process, and the address that it prints."""
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, "view", str(path), "--port", "0", *arguments]
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, "view", str(path), *arguments, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -44,11 +45,20 @@ def viewing(path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str]
 def test_serves_until_a_signal(path: Path, number: signal.Signals) -> None:
     """It prints one line with the address, serves the pages there, and ends at Ctrl-C or SIGTERM without noise."""
     with viewing(path, "--host", "::1" if number == signal.SIGINT else "127.0.0.1") as (process, url):
-        with urllib.request.urlopen(f"{url}runs", timeout=PATIENCE) as answer:
+        with urlopen(f"{url}runs", timeout=PATIENCE) as answer:
             assert b"This store has no runs yet" in answer.read()
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_serves_several_stores_as_one(path: Path) -> None:
+    """Stores and folders of them; the address is printed with what was named."""
+    with storing(path.parent / "folder" / "other.db") as telemetry:
+        facts = {semconv.RUN_ID: "run", semconv.PHASE: semconv.RUN, semconv.AGENT_NAME: "billing"}
+        telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("invoke_agent", attributes=facts).end()
+    with viewing(path, str(path.parent / "folder")) as (_, url), urlopen(f"{url}runs", timeout=PATIENCE) as answer:
+        assert b"billing" in answer.read()
 
 
 def test_a_missing_store_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,9 +110,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     if not 0 <= start <= LARGEST or (end is not None and not 0 <= end <= LARGEST):
         raise ValueError(f"a span from {start} to {end}")
     is_own = scope is not None and scope.name == semconv.SCOPE
-    attributes = span.attributes or _NOTHING
-    if end is None:
-        attributes = dict(attributes)
+    attributes = _copied(span.attributes)
     bodies: dict[bytes, bytes] = {}
     values: list[Any] = []
     name, status = span.name, span.status
@@ -146,6 +144,13 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         is_own and phase in PHASES,
         _requests(span) if is_own and phase == semconv.DISCOVERY else (),
     )
+
+
+def _copied(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return attributes as a plain object, which is read many times faster than what the SDK has."""
+    copy = getattr(attributes, "copy", None)
+    found = copy() if copy is not None else attributes or {}
+    return found if type(found) is dict else dict(found)
 
 
 def event_record(event: Event) -> EventRecord:

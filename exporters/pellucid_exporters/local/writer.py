@@ -179,7 +179,7 @@ class StoreWriter:
             keys = self._write_runs(connection, [*spans, *starts], process)
             connection.executemany(_SPAN, [self._span_row(connection, record, keys) for record in spans])
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
-            connection.executemany(_END, ended)  # also those that a process started which was killed
+            connection.executemany(_END, _begun(connection, ended))  # also by a process that was killed
             self._write_events(connection, events, keys, process)
             write_catalogs(connection, batch)
             written = self._bodies.write(connection, texts)
@@ -289,6 +289,12 @@ def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord]
         elif isinstance(record, EventRecord):
             events.append(record)
     return spans, [start for start in starts if start.duration is None], events
+
+
+def _begun(connection: sqlite3.Connection, ended: set[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:
+    """Return those of some boundaries that the store has as begun; all of them if it has more than these."""
+    begun = connection.execute("SELECT trace_id, span_id FROM starts LIMIT ?", (len(ended),)).fetchall()
+    return ended.intersection(begun) if len(begun) < len(ended) else ended
 
 
 def _count_change(connection: sqlite3.Connection) -> None:
