@@ -15,6 +15,7 @@ from typing import Final
 from playwright.sync_api import Browser, sync_playwright
 
 from documentation.diagrams import DIAGRAMS, draw
+from documentation.page_pictures import photograph_pages, record_scene
 from documentation.terminal import picture, record
 from pellucid import semconv
 from pellucid_exporters import StoreReader
@@ -39,10 +40,12 @@ def main() -> None:
         for made in (support, demo):
             made.mkdir()
         terminal(support, demo)
+        store = record_scene(Path(folder))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
             photograph(browser, support, {"viewer-alerts.png": "/alerts"}, height=400)
             photograph(browser, demo, _pages_of_demo(demo), height=720)
+            photograph_pages(browser, store)
             browser.close()
 
 
