@@ -133,8 +133,6 @@ def test_a_stranger_finds_slow_hub_prompt_and_reason(
     page.keyboard.type("overloaded")
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs?text=overloaded")
-    page.keyboard.press("k")
-    page.keyboard.press("k")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs/*/")

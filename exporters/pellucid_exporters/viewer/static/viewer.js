@@ -4,7 +4,7 @@
 (() => {
   document.documentElement.classList.add("js");
   const INTERVAL = 1000;
-  const rows = () => [...document.querySelectorAll("a.row, a.r, a.g, summary")].filter((row) => row.checkVisibility());
+  const rows = () => [...document.querySelectorAll("a.row, a.r, a.g, summary:not(form summary)")].filter((row) => row.checkVisibility());
 
   const move = (step) => {
     const all = rows();
