@@ -112,6 +112,7 @@ def every_path(page: Page, url: str) -> list[str]:
     pages += [other, *(f"{other}{number}" for number in range(4))]
     states = ("side=calls", "side=events", "side=configuration", "span=2", "span=3")
     pages += [f"{some}?{state}" for some in (run, other) for state in states]
+    pages += [f"/compare?run={run.split('/')[2]}&run={'6' * 32}"]
     return [*pages, f"/runs/{'5' * 32}/", *(f"{run}{number}" for number in (0, 1, 3, 10))]
 
 
