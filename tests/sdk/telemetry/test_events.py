@@ -36,6 +36,7 @@ from pellucid import (
 from pellucid.errors import ReliabilityFailFast
 from pellucid.events import EVENTS, Event, RunCompleted
 from pellucid.reliability import CircuitBreaker, Rule, fail_fast, fallback, retry
+from pellucid.scores import Scored, score
 from pellucid.telemetry import subscriptions
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
@@ -251,7 +252,8 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
 
 
 async def spending() -> None:
-    """Reach a budget, and the window of a model."""
+    """Reach a budget, and the window of a model; score a run."""
+    score(Scored(run_id="r"), "correct", value=1)
     await within(Agent("c", model=ScriptedModel("x"), budget=Budget("spent", model_calls=0)).run("x"))
     history = [Message(role, "word " * 1_000) for role in ("user", "assistant") * 2]
     fitted = Agent("c", model=ScriptedModel("x"), context=Context(window=9_000))

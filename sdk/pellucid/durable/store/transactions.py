@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -135,6 +135,7 @@ class Transactions:
         changes = _NO_CHANGES
         result: T
 
+        @wraps(work)
         def noted(transaction: Transaction) -> T:
             nonlocal changes, result
             result = work(transaction)
