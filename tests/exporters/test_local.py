@@ -290,7 +290,8 @@ async def test_what_hangs_is_visible(path: Path) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(agent.run, "x")
             await anyio.to_thread.run_sync(asked.wait, 60)
-            spans = await anyio.to_thread.run_sync(lambda: eventually(reader.in_flight))
+            await anyio.to_thread.run_sync(lambda: eventually(lambda: len(reader.in_flight()) > 1))
+            spans = reader.in_flight()
             assert [span.phase for span in spans] == ["run", "discovery"]
             assert {span.status for span in spans} == {"running"}
             (row,) = reader.runs(outcome="running")
