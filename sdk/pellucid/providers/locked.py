@@ -13,7 +13,6 @@ from pellucid.events import ToolsRedefined
 from pellucid.providers.listing import Lister
 from pellucid.semconv.names import PROVIDER_ID
 from pellucid.semconv.tool_locks import CATALOG_REDEFINED, DEFINITION_CHANGES, TOOL_CHANGE
-from pellucid.telemetry.metrics import create
 from pellucid.tools.catalog import ProviderCatalog
 from pellucid.tools.lock import Difference, ToolLock
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 MAX_DIFF: Final = 2_000
 """Most characters of the difference that an event has."""
 
-_PACKAGE: Final = "pellucid.tool_locks"
 _ignoring: ContextVar[bool] = ContextVar("pellucid_lock_ignored", default=False)
 
 
@@ -136,13 +134,7 @@ def _before(scope: Scope, provider_id: str) -> Iterable[Difference]:
 
 def _report(scope: Scope, b: Boundary, difference: Difference, *, refused: bool) -> None:
     """Count and emit a difference."""
-    if scope.is_measured:
-        instruments = scope.instruments
-        counter = instruments.more.get(_PACKAGE)
-        if counter is None:
-            counter = instruments.more.setdefault(_PACKAGE, create(instruments.meter, DEFINITION_CHANGES))
-        labels = instruments.labels.bounded({PROVIDER_ID: difference.hub, TOOL_CHANGE: difference.change})
-        scope.guarded("metric", counter.add, 1, labels, b.context)
+    scope.count(DEFINITION_CHANGES, 1, {PROVIDER_ID: difference.hub, TOOL_CHANGE: difference.change}, b.context)
     if not scope.has_listener(ToolsRedefined.name):
         return
     payload = {

@@ -23,12 +23,9 @@ from pellucid.semconv.scores import (
     EVALUATION_SCORE_VALUE,
 )
 from pellucid.telemetry import Pipeline, Scope
-from pellucid.telemetry.metrics import create
 
 MAX_EXPLANATION: Final = 4 * 1024
 """Characters of an explanation that are recorded."""
-
-_PACKAGE: Final = "scores"
 
 
 def score(
@@ -105,17 +102,12 @@ def record(scored: Scored, score: Score, telemetry: Pipeline | None = None, span
 
 
 def _measure(scope: Scope, scored: Scored, score: Score, context: Context) -> None:
-    if score.value is None or not scope.is_measured:
+    if score.value is None:
         return
-    instruments = scope.instruments
-    histogram = instruments.more.get(_PACKAGE)
-    if histogram is None:
-        histogram = instruments.more.setdefault(_PACKAGE, create(instruments.meter, EVALUATION_SCORE))
     facts = {
         EVALUATION_NAME: score.name,
         AGENT_NAME: scored.agent,
         AGENT_VERSION: scored.version,
         REQUEST_MODEL: scored.model,
     }
-    labels = instruments.labels.bounded({name: value for name, value in facts.items() if value})
-    scope.guarded("metric", histogram.record, score.value, labels, context)
+    scope.count(EVALUATION_SCORE, score.value, {name: value for name, value in facts.items() if value}, context)

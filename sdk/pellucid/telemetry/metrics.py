@@ -80,7 +80,7 @@ class Instruments:
     """The instruments of agents, of their windows, and of durable runs.
 
     Attributes:
-        by_name: Histograms and counters by name.
+        by_name: Histograms and counters by name; those of features from their first use.
         hubs: State behind the observable gauges of providers.
         labels: Bounds of labels.
         meter: Meter of the instruments.
@@ -112,6 +112,10 @@ class Instruments:
             else:
                 self.by_name[metric.name] = create(meter, metric, name)
         self.labels = Labels(self.by_name[semconv.TELEMETRY_DROPPED.name])
+
+    def added(self, metric: semconv.Metric) -> Any:
+        """Return the histogram or counter of a feature, created at its first use."""
+        return self.by_name.setdefault(metric.name, create(self.meter, metric))
 
 
 _METRICS: Final = (*semconv.METRICS, *semconv.COMPACTION_METRICS, *semconv.DURABLE_METRICS)

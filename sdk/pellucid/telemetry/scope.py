@@ -170,7 +170,7 @@ class Scope:
         """Add to a counter, or record in a histogram; the exemplar refers to the span of `context`."""
         if not self.is_measured:
             return
-        instrument = self.instruments.by_name[metric.name]
+        instrument = self.instruments.by_name.get(metric.name) or self.instruments.added(metric)
         write = instrument.record if metric.kind == "histogram" else instrument.add
         self.guarded("metric", self._write, write, value, attributes, context)
 
