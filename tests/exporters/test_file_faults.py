@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pellucid_exporters import File
 from pellucid_exporters.spool import MOST_TEXT, MOST_WAITING
 from support.files import counted, emit, lines, names, put_aside, writing_to
 from support.processes import run_python
+from support.small_disks import needs_root, small_disk
 
 if sys.platform != "win32":
     import fcntl
@@ -115,17 +115,10 @@ def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
     assert said.count("written to its file again") == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root may mount a small disk")
+@needs_root
 def test_a_small_disk(tmp_path: Path) -> None:
     """A file system without space is an error that is counted; with space again all lines get in."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False, capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr}")
-    try:
+    with small_disk(tmp_path, "64k") as disk:
         ballast = disk / "ballast"
         ballast.write_bytes(b"x" * 40_000)
         with writing_to(disk / "runs.jsonl") as telemetry:
@@ -141,8 +134,6 @@ def test_a_small_disk(tmp_path: Path) -> None:
             assert telemetry.flush()
             assert counted(telemetry, "dropped") == 0
             assert names(disk / "runs.jsonl")[-1] == "span 99"
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_folder_in_place_of_the_file(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from pellucid_exporters import Local, StoreReader
 from pellucid_exporters.local.maintenance import statistics
 from support.local_store import counted, emit, eventually, storing
 from support.processes import PATIENCE, python
+from support.small_disks import needs_root, small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,17 +67,10 @@ def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path) -> None:
     assert done.stderr.count("written to its store again") == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root may mount a small disk")
+@needs_root
 def test_a_small_disk(tmp_path: Path) -> None:
     """A file system without space is an error that is counted; with space again all spans get in."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=False, capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr}")
-    try:
+    with small_disk(tmp_path, "2m") as disk:
         ballast = disk / "ballast"
         with storing(disk / "store.db") as telemetry:
             emit(telemetry, "first")
@@ -93,8 +86,6 @@ def test_a_small_disk(tmp_path: Path) -> None:
             assert eventually(telemetry.flush)
             assert counted(telemetry, "dropped") == 0
             assert len(StoreReader(disk / "store.db").spans("")) == 61
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_the_oldest_runs_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

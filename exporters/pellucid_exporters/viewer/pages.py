@@ -101,12 +101,21 @@ def number(name: str, value: str | None) -> float | None:
     """
     if not value or not value.strip():
         return None
+    return not_negative(value, f"The filter {name} must be a number, 0 or more.")
+
+
+def not_negative(text: str, problem: str) -> float:
+    """Return a number of a URL.
+
+    Raises:
+        HTTPException: 400 with this problem, it is no finite number, or negative.
+    """
     try:
-        given = float(value)
+        given = float(text)
     except ValueError:
         given = math.nan
     if not math.isfinite(given) or given < 0:
-        raise HTTPException(400, f"The filter {name} must be a number, 0 or more.")
+        raise HTTPException(400, problem)
     return given
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
+
+from pellucid_exporters.viewer.pages import not_negative
 
 SIDES: Final = ("conversation", "calls", "events", "configuration")
 """Parts of a run that the page shows beside the waterfall."""
@@ -86,16 +87,9 @@ def _shown(milliseconds: float | None) -> str:
 
 
 def _number(query: Mapping[str, str], name: str) -> float | None:
-    text = query.get(name)
-    if not text:
+    if not (text := query.get(name)):
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise HTTPException(400, f"'{name}' in the address must be milliseconds after the start of the run.")
-    return value
+    return not_negative(text, f"'{name}' in the address must be milliseconds after the start of the run.")
 
 
 def _whole(query: Mapping[str, str], name: str) -> int | None:
