@@ -142,7 +142,7 @@ def _digests(places: _Places, items: tuple[Any, ...], bodies: dict[bytes, bytes]
 
 def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
     """Return a value with a reference in place of each large text."""
-    kind = type(value)  # nearly all are of these types, which are told at once
+    kind = type(value)  # nearly all values are of these types, and this test is fast
     if kind in _PLAIN_TYPES:
         return value
     if kind is str or isinstance(value, str):

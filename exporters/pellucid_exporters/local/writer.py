@@ -41,7 +41,7 @@ _REFUSALS: Final = (
     *(ValueError, TypeError, OverflowError),
     *(sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
 )
-"""What a record raises that can never be written, whatever is done about the file."""
+"""Errors of a record that can never be written, whatever the state of the file."""
 
 _SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -34,7 +34,7 @@ class Pair:
 
     @property
     def is_different(self) -> bool:
-        """Whether anything differs."""
+        """Whether the boundaries differ."""
         return bool(self.differences) or self.first is None or self.second is None
 
     @property

@@ -9,7 +9,7 @@ from typing import Final
 COLUMNS: Final = ("agent", "version", "user", "tenant", "conversation")
 PARTS: Final = ("model", "tool", "hub")
 DIMENSIONS: Final = (*COLUMNS, *PARTS)
-"""What runs are counted by: facts of a run, and what it used. A run that used two models counts for both."""
+"""Names by which runs are counted: facts of a run, its models, tools and hubs. A run of two models counts for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

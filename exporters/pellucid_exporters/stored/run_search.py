@@ -1,4 +1,4 @@
-"""What runs are searched by, and what a search finds."""
+"""Filters and results of searches for runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOUND: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """What runs are searched by; `None` for anything.
+    """Filter of a search for runs; `None` matches all.
 
     Attributes:
         outcome: Status; see `STATUSES`.
@@ -73,7 +73,7 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
         matches: The runs, the newest first.

@@ -1,4 +1,4 @@
-"""Why a run stopped, in words."""
+"""Reasons why runs stop, in words."""
 
 from __future__ import annotations
 

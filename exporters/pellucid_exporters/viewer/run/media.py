@@ -30,7 +30,7 @@ class Media(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What stands for it in an address."""
+        """Its id in an address."""
         return hashlib.sha256(f"{self.type}:{self.content}".encode(errors="replace")).hexdigest()[:24]
 
     @property

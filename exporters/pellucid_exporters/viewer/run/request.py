@@ -1,4 +1,4 @@
-"""What a model call got, beside what the call before it got: messages, tools, settings, and tokens from the cache."""
+"""The request of a model call beside that of the call before: messages, tools, settings, and cached tokens."""
 
 from __future__ import annotations
 
