@@ -1,0 +1,114 @@
+"""Scorers: functions that name what they need; a fault in one is a score without a value."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from pellucid import Agent, ConfigError, ToolCall, tool
+from pellucid.scores import Evidence, Score, Scored, ToolUse, scores_of
+from pellucid.scores.evidence import evidence_of
+from pellucid.scores.scoring import check_scorer
+from pellucid.testing import ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+pytestmark = pytest.mark.anyio
+
+EVIDENCE = Evidence(scored=Scored(run_id="r"), output="12 euros", expected="12 euros")
+
+
+@tool
+def price(item: str) -> str:
+    """Return the price of an item."""
+    return f"{item}: 12 euros"
+
+
+def exact(output: str, expected: str) -> bool:
+    """Whether the answer is the expected one."""
+    return output == expected
+
+
+async def length(output: str) -> int:
+    """Return the number of characters."""
+    await anyio.lowlevel.checkpoint()
+    return len(output)
+
+
+def tone(output: str) -> str:
+    """Return a label."""
+    return "curt" if len(output) < 20 else "wordy"
+
+
+def many(output: str) -> Mapping[str, object]:
+    """Return several scores."""
+    return {"short": len(output) < 20, "words": len(output.split())}
+
+
+async def test_scorers_get_what_they_name_and_return_what_they_have() -> None:
+    """A bool, a number, a label, a score or a mapping; None is no score."""
+
+    def judged(output: str) -> Score:
+        return Score(name="kind", value=0.5, by="ann", explanation=output)
+
+    found = await scores_of([exact, length, tone, many, judged, lambda: None], EVIDENCE)
+    assert found == [
+        Score(name="exact", value=1, label="pass", by="exact"),
+        Score(name="length", value=8, by="length"),
+        Score(name="tone", label="curt", by="tone"),
+        Score(name="short", value=1, label="pass", by="short"),
+        Score(name="words", value=2, by="words"),
+        Score(name="kind", value=0.5, by="ann", explanation="12 euros"),
+    ]
+
+
+async def test_a_scorer_that_fails_gives_a_score_with_the_type_of_the_error() -> None:
+    """One that raises, hangs, or returns NaN, a negative number or an object; the others are not disturbed."""
+
+    def raising() -> bool:
+        raise LookupError("no price")
+
+    async def hanging() -> bool:
+        await anyio.sleep_forever()
+        return True
+
+    scorers: Sequence[object] = [raising, hanging, lambda: math.nan, lambda: -1, object, exact]
+    found = await scores_of(scorers, EVIDENCE, within=0.2)  # type: ignore[arg-type]
+    assert [score.error_type for score in found] == [
+        "LookupError",
+        "timeout",
+        "ValueError",
+        "ValueError",
+        "TypeError",
+        None,
+    ]
+    assert [score.value for score in found] == [None] * 5 + [1.0]
+    assert found[0].explanation is not None
+    assert "no price" in found[0].explanation
+
+
+def test_a_scorer_that_needs_what_is_not_there_is_refused() -> None:
+    """The error names the scorer, the parameter and a similar one."""
+
+    def wrong(outptu: str) -> bool:
+        return bool(outptu)
+
+    with pytest.raises(ConfigError, match=r"'wrong'.*'outptu'.*output"):
+        check_scorer(wrong)
+    with pytest.raises(ConfigError, match="not a function"):
+        check_scorer(3)
+    check_scorer(exact)
+
+
+async def test_the_evidence_of_a_result_has_question_answer_and_calls() -> None:
+    """Calls have their results."""
+    model = ScriptedModel(ToolCall("price", {"item": "lamp"}), "12 euros")
+    result = await Agent("shop", model=model, tools=[price]).run("What does the lamp cost?")
+    evidence = evidence_of(result)
+    assert (evidence.input, evidence.output, evidence.iterations) == ("What does the lamp cost?", "12 euros", 2)
+    assert evidence.tools == (ToolUse(name="price", arguments={"item": "lamp"}, result="lamp: 12 euros"),)
+    assert evidence.scored.run_id == result.run_id
