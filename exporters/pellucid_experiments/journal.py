@@ -119,13 +119,11 @@ def _read(path: Path) -> tuple[JSONObject, list[Trial], int]:
     whole = content[: content.rfind(b"\n") + 1]
     try:
         head, *lines = [json.loads(line) for line in whole.splitlines()]
-        if head["format"] != FORMAT or head["version"] > VERSION:
-            raise JournalError(f"{path}: this is no experiment, or one of a later version")
-        return head, [trial_of(line) for line in lines], len(whole)
-    except JournalError:
-        raise
+        if head["format"] == FORMAT and head["version"] <= VERSION:
+            return head, [trial_of(line) for line in lines], len(whole)
     except (ValueError, TypeError, KeyError, ConfigError) as error:
         raise JournalError(f"{path}: the journal is damaged ({error}); start the experiment again") from error
+    raise JournalError(f"{path}: this is no experiment, or one of a later version")
 
 
 def _lock(file: int, path: Path) -> None:

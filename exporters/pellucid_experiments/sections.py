@@ -105,7 +105,7 @@ def notes(report: Report, comparisons: Sequence[Comparison]) -> Iterator[str]:
             yield f"With {_counted(pairs, 'pair')}, p is at least {p:.3f}: too few to find a regression by."
     unpaired = max((each.unpaired for each in comparisons), default=0)
     if unpaired:
-        yield f"Up to {_counted(unpaired, 'case')} could not be compared: changed since, or without a value on one side."
+        yield f"{_counted(unpaired, 'case')} could not be compared: changed since, or without a value on one side."
     if report.not_judged:
         yield f"{_counted(len(report.not_judged), 'run')} not judged: in gates, each counts as 0."
 
