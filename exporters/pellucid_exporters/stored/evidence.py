@@ -118,6 +118,7 @@ def _facts(span: SpanRow, content: RunContent) -> SpanFacts:
         attributes=content.whole(dict(span.attributes)),
         seconds=_seconds(span) or 0.0,
         error_type=span.error_type or "",
+        events=tuple(content.whole(dict(event)) for event in span.events),
     )
 
 

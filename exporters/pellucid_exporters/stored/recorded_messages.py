@@ -11,7 +11,7 @@ from pellucid.messages import Message, ToolCall, ToolResult, load_messages
 from pellucid.telemetry import CapturePolicy
 from pellucid.telemetry.content import Capturer
 from pellucid_exporters.stored.content import RunContent, SentRequest
-from pellucid_exporters.stored.rows import RUNNING, SpanRow, text_of
+from pellucid_exporters.stored.rows import RUNNING, SpanRow
 
 
 class Incomplete(Exception):

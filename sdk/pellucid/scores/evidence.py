@@ -41,6 +41,7 @@ class SpanFacts:
         attributes: As recorded, by the names of OpenTelemetry and `pellucid.semconv`.
         seconds: Duration.
         error_type: `error.type`; empty if it did not fail.
+        events: Its span events: objects with `name`, `time` and `attributes`.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SpanFacts:
     attributes: Mapping[str, Any]
     seconds: float
     error_type: str = ""
+    events: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

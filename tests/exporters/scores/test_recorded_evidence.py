@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, Context, Decision, Limits, ModelError, ToolCall, ToolError, Usage, tool
+from pellucid import Agent, Context, Decision, DiscoveryProvider, Limits, ModelError, ToolCall, ToolError, Usage, tool
 from pellucid.messages import Message
 from pellucid.models import ModelResponse
-from pellucid.scores import Evidence, Score, scores_of
+from pellucid.scores import Evidence, Score, hub_objectives_met, no_secret, scores_of
 from pellucid.scores.evidence import evidence_of
 from pellucid.telemetry import CapturePolicy
-from pellucid.testing import ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.evidence import evidence_of_run
+from support.hubs import named
 from support.local_store import storing
 
 if TYPE_CHECKING:
@@ -187,3 +188,22 @@ async def test_tokens_of_runs_in_a_call_count(tmp_path: Path) -> None:
         tmp_path / "t.db", ToolCall("inner", {"input": "hello"}), "done", tools=[inner.as_tool(description="Helps.")]
     )
     assert stored.usage == live.usage == replace(usage, cost=stored.usage.cost)
+
+
+@pytest.mark.parametrize(("objective", "value"), [(60.0, 1.0), (1e-9, 0.0), (None, None)])
+async def test_objectives_of_hubs_are_judged_from_the_recording(
+    tmp_path: Path, objective: float | None, value: float | None
+) -> None:
+    """The requests to them are events of the spans."""
+    hub = DiscoveryProvider(FakeHub(named("price")), id="shop_hub", objective=objective)
+    _, stored = await both(tmp_path / "t.db", "done", tools=[], providers=[hub])
+    assert [score.value for score in await scores_of([hub_objectives_met], stored)] == (
+        [] if value is None else [value]
+    )
+
+
+async def test_a_secret_that_was_masked_is_found(tmp_path: Path) -> None:
+    """In the recording of a run, as in its result."""
+    live, stored = await both(tmp_path / "t.db", "the key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
+    assert stored.output == "the key is [redacted]"
+    assert [score.value for evidence in (live, stored) for score in await scores_of([no_secret], evidence)] == [0, 0]
