@@ -17,13 +17,16 @@ if TYPE_CHECKING:
         within,
     )
     from pellucid.scores.evidence import Evidence, SpanFacts, ToolUse
+    from pellucid.scores.judge import judge
     from pellucid.scores.record import score
+    from pellucid.scores.sampled import Sampled
     from pellucid.scores.scored import Score, Scored
     from pellucid.scores.scoring import Scorer, scores_of
 
 __all__ = [
     "Case",
     "Evidence",
+    "Sampled",
     "Score",
     "Scored",
     "Scorer",
@@ -31,6 +34,7 @@ __all__ = [
     "ToolUse",
     "answer_matches",
     "hub_objectives_met",
+    "judge",
     "no_secret",
     "no_tool_errors",
     "score",
@@ -58,7 +62,9 @@ __getattr__ = module_getattr(
                 "within",
             ],
             "evidence": ["Evidence", "SpanFacts", "ToolUse"],
+            "judge": ["judge"],
             "record": ["score"],
+            "sampled": ["Sampled"],
             "scored": ["Score", "Scored"],
             "scoring": ["Scorer", "scores_of"],
         },

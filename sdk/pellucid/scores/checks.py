@@ -156,7 +156,7 @@ def answer_matches(
         given = _pattern(given, casefold=casefold)
 
     def text_of(value: object) -> str:
-        text = value if isinstance(value, str) else dumps(_plain(value))
+        text = value if isinstance(value, str) else dumps(plain(value))
         text = text.casefold() if casefold else text
         return text if whitespace else " ".join(text.split())
 
@@ -168,13 +168,13 @@ def answer_matches(
             return verdict(title, f"there is no answer: the run has {status}")
         if isinstance(wanted, re.Pattern) or how == "regex":
             pattern = wanted if isinstance(wanted, re.Pattern) else _pattern(wanted, casefold=casefold)
-            found = pattern.search(output if isinstance(output, str) else dumps(_plain(output))) is not None
+            found = pattern.search(output if isinstance(output, str) else dumps(plain(output))) is not None
             shown = pattern.pattern
         elif how == "contains":
             found, shown = text_of(wanted) in text_of(output), text_of(wanted)
         else:
             both_texts = isinstance(wanted, str) and isinstance(output, str)
-            found = text_of(wanted) == text_of(output) if both_texts else _plain(output) == wanted
+            found = text_of(wanted) == text_of(output) if both_texts else plain(output) == wanted
             shown = text_of(wanted)
         return verdict(title, None if found else f"expected {excerpt(shown)!r}, got {excerpt(text_of(output))!r}")
 
@@ -190,7 +190,8 @@ def _pattern(wanted: JSONValue | re.Pattern[str], *, casefold: bool) -> re.Patte
         raise ConfigError(f"answer_matches(): {excerpt(wanted)!r} is no pattern: {error}") from error
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Return a value as JSON-able data."""
     return to_jsonable_python(value, fallback=repr)
 
 
@@ -218,7 +219,7 @@ def valid_json(schema: Mapping[str, Any] | None = None, *, score: str | None = N
         if output is None and status != "completed":
             return verdict(title, f"there is no answer: the run has {status}")
         try:
-            value = json.loads(output) if isinstance(output, str) else _plain(output)
+            value = json.loads(output) if isinstance(output, str) else plain(output)
         except (ValueError, RecursionError) as error:
             return verdict(title, f"no JSON: {error}")
         issues = validator.issues(value) if validator is not None else ()
@@ -307,9 +308,9 @@ def _has_secret(value: object) -> bool:
     from pellucid.telemetry.sanitize import Cleaner
     from pellucid.telemetry.secrets.masking import MASK
 
-    plain = _plain(value)
-    written = dumps(plain)
-    cleaned = dumps(Cleaner(DEFAULT_REDACTORS, max(4 * len(written), 64 * 1024)).clean(plain))
+    given = plain(value)
+    written = dumps(given)
+    cleaned = dumps(Cleaner(DEFAULT_REDACTORS, max(4 * len(written), 64 * 1024)).clean(given))
     if MASK not in cleaned and cleaned != written:
         raise ValueError("a value is too long, or nested too deeply, to search it for secrets")
     return MASK in cleaned
