@@ -6,6 +6,7 @@ from pellucid_experiments.comparing import Change, Comparison, compared, load_re
 from pellucid_experiments.documents import junit_of, markdown_of
 from pellucid_experiments.experimenting import experiment
 from pellucid_experiments.journal import JournalError
+from pellucid_experiments.options import ExperimentOptions
 from pellucid_experiments.recorded_cases import case_of_run, cases_of_table
 from pellucid_experiments.report import CaseMean, Report, Summary
 from pellucid_experiments.statistics import Difference, Interval
@@ -17,6 +18,7 @@ __all__ = [
     "Change",
     "Comparison",
     "Difference",
+    "ExperimentOptions",
     "Interval",
     "JournalError",
     "Report",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pellucid.concurrency.sync import run_in_portal
-from pellucid.errors import ConfigError
 from pellucid.run.outcomes import RunResult
 from pellucid.scores import Case, Score, Scorer, scores_of
 from pellucid.scores.evidence import Evidence, evidence_of
-from pellucid.scores.scoring import SCORER_TIMEOUT, check_scorer
+from pellucid.scores.scoring import SCORER_TIMEOUT
 from pellucid.text import excerpt
+from pellucid_experiments.checks import check_scorers
 
-_SHOWN = 2_000
+_SHOWN: Final = 2_000
 """Characters of a question, an answer or an explanation in the message of a failure."""
 
 
@@ -46,10 +46,8 @@ async def assert_scores(
             the question and the answer.
         ConfigError: a scorer is none.
     """
-    if not scorers:
-        raise ConfigError("assert_scores(scorers=[]): give at least one scorer, such as a function of `output`")
-    for scorer in scorers:
-        check_scorer(scorer)
+    __tracebackhide__ = True  # a failure is of the test
+    check_scorers(scorers, "assert_scores()")
     evidence = evidence_of(result, case=case)
     scores = await scores_of(scorers, evidence, within=within)
     problems = _problems(scores, least)
@@ -67,6 +65,7 @@ def assert_scores_sync(
     **least: float,
 ) -> Sequence[Score]:
     """Call `assert_scores` from a sync test."""
+    __tracebackhide__ = True
     return run_in_portal(lambda: assert_scores(result, case, scorers, within=within, **least))
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import anyio
 from anyio.to_thread import run_sync
@@ -17,17 +17,18 @@ from pellucid.errors import ConfigError, ErrorKind
 from pellucid.failures import describe, error_kind_of, retry_after_of
 from pellucid.messages import Usage
 from pellucid.models import Model
-from pellucid.models.alternatives import candidates as alternatives
 from pellucid.scores import Case, Score, Scorer, scores_of
 from pellucid.scores.record import record
-from pellucid.scores.scoring import SCORER_TIMEOUT, check_scorer, name_of
+from pellucid.scores.scoring import SCORER_TIMEOUT, name_of
 from pellucid.telemetry import Pipeline, Scope
 from pellucid_experiments.asking import Asker, Attempt
 from pellucid_experiments.candidates import Candidate, candidates_of
 from pellucid_experiments.case_files import fingerprint
+from pellucid_experiments.checks import check_numbers, check_prices, check_scorers, check_sources
 from pellucid_experiments.estimate import Estimate, estimate_of
 from pellucid_experiments.journal import Journal
 from pellucid_experiments.naming import checked_name
+from pellucid_experiments.options import ExperimentOptions
 from pellucid_experiments.report import Report
 from pellucid_experiments.trials import Planned, Trial
 from pellucid_replay import Recording
@@ -71,20 +72,15 @@ class Experiment:
         """Check everything that can be checked before the first run; the arguments are those of `experiment()`."""
         self.name = checked_name(name)
         self.candidates = candidates_of(agent, models, telemetry)
-        for scorer in scorers:
-            check_scorer(scorer)
-        if not scorers:
-            raise ConfigError("experiment(scorers=[]): give at least one scorer, such as a function of `output`")
+        check_scorers(scorers, "experiment()")
         if not cases:
             raise ConfigError("experiment(): there is no case")
-        for option, value, least in (("repeat", repeat, 1), ("jobs", jobs, 1), ("retries", retries, 0)):
-            if type(value) is not int or value < least:
-                raise ConfigError(f"experiment({option}={value!r}): must be a whole number of at least {least}")
+        check_numbers({"repeat": (repeat, 1), "jobs": (jobs, 1), "retries": (retries, 0)})
         self._max_cost = max_cost
         if max_cost is not None:
-            _check_prices(self.candidates)
+            check_prices(self.candidates)
         if replay is not None:
-            _check_sources(cases, self.candidates, replay)
+            check_sources(cases, self.candidates, replay)
         self._cases = tuple(cases)
         self._scorers = tuple(scorers)
         self._recording = replay
@@ -233,7 +229,7 @@ async def experiment(
     journal: Path | str | None = None,
     resume: bool = False,
     on_trial: Callable[[Trial], None] | None = None,
-    **options: Any,
+    **options: Unpack[ExperimentOptions],
 ) -> Report:
     """Ask each case of each candidate, score the answers, and return the report.
 
@@ -246,14 +242,8 @@ async def experiment(
         journal: File to which each trial is written when it has ended.
         resume: Whether to continue what the journal has, in place of starting anew.
         on_trial: Called with each trial when it has ended.
-        **options: `scorers` (required): functions as for `scores_of`. `models`: each agent is asked with each of
-            these, also by name; its own unless given. `replay`: a recording that answers for hubs and tools; without
-            one, they are called. `live`: what is called in spite of that: `tool:<name>`, `hub:<provider id>`.
-            `repeat`: how often each case is asked (1). `jobs`: runs at the same time (8). `max_cost`: US dollars for
-            all model calls of the runs together, also before it was resumed. `retries`: further attempts after
-            failures of the kinds `rate_limited`, `unavailable` and `timeout` (2). `name`: its name (`experiment`).
-            `deps`: value for tools. `telemetry`: where the telemetry goes, if not where the agent's goes.
-            `scorer_timeout`: seconds for each scorer (60).
+        **options: `scorers` (required), `models`, `replay`, `live`, `repeat`, `jobs`, `max_cost`, `retries`, `name`,
+            `deps`, `telemetry` and `scorer_timeout`; described in `ExperimentOptions`.
 
     Raises:
         ConfigError: an option cannot work, or a case cannot be replayed because it was made from no run.
@@ -267,33 +257,6 @@ async def experiment(
         return await asked.run(opened, on_trial)
     finally:
         opened.close()
-
-
-def _check_sources(cases: Sequence[Case], candidates: Mapping[str, Candidate], recording: Recording) -> None:
-    lacking = [case.id for case in cases if not case.source]
-    if lacking:
-        raise ConfigError(
-            f"{len(lacking)} of {len(cases)} cases were made from no run, so that nothing can be replayed for them, "
-            f"such as {lacking[0]!r}; ask live (--live), or choose others by their tags"
-        )
-    names = {candidate.setup.name for candidate in candidates.values()}
-    for case in cases:
-        row = recording.run(case.source)
-        if row is None:
-            raise ConfigError(f"case {case.id!r}: the recording has no run {case.source!r}; name another, or ask live")
-        if names != {row.agent}:
-            other = ", ".join(sorted(names))
-            raise ConfigError(f"case {case.id!r}: its run is of agent {row.agent!r}, and not of {other}")
-
-
-def _check_prices(candidates: Mapping[str, Candidate]) -> None:
-    for candidate in candidates.values():
-        for model in alternatives(candidate.setup.model):
-            nothing = Usage(input_tokens=0, output_tokens=0)
-            if candidate.setup.prices(model.provider_name, model.name, nothing, model.name) is None:
-                raise ConfigError(
-                    f"experiment(max_cost=): the price of model {model.name!r} is not known; give the agent prices="
-                )
 
 
 def _not_run(planned: Planned) -> Trial:

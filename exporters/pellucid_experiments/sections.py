@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pellucid.run.start import conversation
+from pellucid.scores.evidence import question_of
 from pellucid.text import excerpt
 from pellucid_experiments.comparing import Comparison
 from pellucid_experiments.report import CaseMean, Report
@@ -15,6 +17,7 @@ MOST: Final = 50
 """Rows of cases that are shown."""
 
 _TEXT: Final = 200
+_QUESTION: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +115,12 @@ def notes(report: Report, comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def _cases(report: Report, comparisons: Sequence[Comparison]) -> Section:
     """Return the table of cases: those that became worse first, or else the worst."""
-    changes = {
-        (change.case, each.score): change.difference for each in reversed(comparisons) for change in each.changes
-    }
+    changes: dict[tuple[str, str], float] = {}
+    for each in comparisons:
+        for item in each.changes:
+            key = item.case, each.score
+            changes[key] = min(item.difference, changes.get(key, item.difference))
+    inputs = {case.id: excerpt(question_of(conversation((), case.input)), _QUESTION) for case in report.cases}
     rows: list[tuple[float, tuple[str, ...]]] = []
     for case in report.plan["cases"]:
         for score in report.scores:
@@ -124,15 +130,21 @@ def _cases(report: Report, comparisons: Sequence[Comparison]) -> Section:
             change = changes.get((case, score))
             worst = min((cell.floor for cell in cells if cell is not None), default=0.0)
             shown = (f"{change:+.3f}" if change is not None else "-",) if comparisons else ()
-            rows.append((change if change is not None else worst, (case, score, *map(_cell, cells), *shown)))
+            rows.append(
+                (
+                    change if change is not None else worst,
+                    (case, score, *map(_cell, cells), *shown, inputs.get(case, "")),
+                )
+            )
     rows.sort(key=lambda row: row[0])
     added = ("CHANGE",) if comparisons else ()
     left = len(rows) - MOST
     return Section(
         title=f"Cases, the worst {MOST} of {len(rows)}" if left > 0 else "Cases",
-        columns=("CASE", "SCORE", *report.candidates, *added),
+        columns=("CASE", "SCORE", *report.candidates, *added, "INPUT"),
         rows=[row for _, row in rows[:MOST]],
         right=(*report.candidates, *added),
+        texts=("INPUT",),
     )
 
 

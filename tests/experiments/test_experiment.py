@@ -285,7 +285,7 @@ async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], st
     wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
         ([by_hand], agent, {"replay": store}, "1 of 1 cases were made from no run.*'by-hand'"),
         ([lost], agent, {"replay": store}, "the recording has no run '0000"),
-        (cases, agent, {"scorers": []}, "at least one scorer"),
+        (cases, agent, {"scorers": []}, "give at least one, such as"),
         (cases, agent, {"scorers": [lambda outptu: 1]}, "nothing is known as 'outptu'"),
         ([], agent, {}, "there is no case"),
         (cases, agent, {"repeat": 0}, "repeat=0"),

@@ -110,7 +110,7 @@ def write_files(
     if options.markdown is not None:
         _write(options.markdown, markdown_of(report, comparisons))
     if options.junit is not None:
-        _write(options.junit, junit_of(report, gates, comparisons))
+        _write(options.junit, junit_of(report, gates, comparisons if options.fail_on_regression else ()))
 
 
 def _write(path: Path, text: str) -> None:
