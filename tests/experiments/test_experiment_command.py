@@ -129,6 +129,22 @@ def test_from_nothing_to_a_gate(shop: Shop) -> None:
     assert sorted(str(row.conversation) for row in rows) == ["experiment/main"] * 3 + ["experiment/pr-7"] * 6
 
 
+def test_runs_of_a_set_can_be_replayed_where_the_store_is_not(shop: Shop) -> None:
+    """`pellucid cases export` writes them to a file for CI."""
+    exported = subprocess.run(
+        python("-c", MAIN, "cases", "export", "set.jsonl", "--output", "runs.jsonl"),
+        cwd=shop.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert exported.stdout == "runs.jsonl: 3 runs\n"
+    (shop.folder / ".pellucid" / "telemetry.db").unlink()
+    code, out, err = shop.run("--replay", "runs.jsonl", "--fail-under", "correct=1", "--repeat", "2")
+    assert code == 0, out + err
+
+
 @pytest.mark.parametrize(
     ("agent", "scorer", "arguments", "code", "said"),
     [
