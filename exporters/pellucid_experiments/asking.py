@@ -12,7 +12,6 @@ from opentelemetry.trace import format_span_id, format_trace_id
 from pellucid import semconv
 from pellucid.budgets import Budget
 from pellucid.context import Identity
-from pellucid.errors import PellucidError
 from pellucid.messages import Usage
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -121,20 +120,22 @@ class Asker:
         kept = kept_pipeline(candidate.pipeline, marks)
         identity = Identity(conversation_id=conversation_of(self._experiment))
         caller = CallerContext(identity=identity, signal=None, deps=self._deps, budget=budget, pipeline=kept[0])
-        if self._recording is None:
-            return await self._run(planned, candidate, caller, kept[1])
-        return await self._replay(self._recording, planned, candidate, caller, kept)
+        try:
+            if self._recording is None:
+                return await self._run(planned, candidate, caller, kept)
+            return await self._replay(self._recording, planned, candidate, caller, kept)
+        except Exception as error:  # noqa: BLE001  (one case that fails in any way does not end the experiment)
+            return Attempt(error=error, pipeline=kept[0], spans=kept[1].spans)
 
     async def _run(
-        self, planned: Planned, candidate: Candidate, caller: CallerContext, tracers: ReplayTracerProvider
+        self,
+        planned: Planned,
+        candidate: Candidate,
+        caller: CallerContext,
+        kept: tuple[Pipeline, ReplayTracerProvider],
     ) -> Attempt:
-        assert caller.pipeline is not None  # that of `ask`
         run = create_run(candidate.setup, conversation((), planned.case.input), caller)
-        try:
-            result = await execute(run)
-        except PellucidError as error:
-            return Attempt(error=error, pipeline=caller.pipeline, spans=tracers.spans)
-        return Attempt(result=result, pipeline=caller.pipeline, spans=tracers.spans)
+        return Attempt(result=await execute(run), pipeline=kept[0], spans=kept[1].spans)
 
     async def _replay(
         self,

@@ -13,7 +13,7 @@ from pellucid_experiments import journal
 from pellucid_experiments.journal import read_journal
 from pellucid_experiments.report import FORMAT, VERSION, Report
 from pellucid_experiments.statistics import Difference, difference_of
-from pellucid_experiments.trials import trial_of
+from pellucid_experiments.trials import Trial, trial_of
 
 SIGNIFICANT: Final = 0.05
 """The p value below which a lower mean is a regression."""
@@ -137,8 +137,9 @@ def load_report(path: Path) -> Report:
         raise ConfigError(f"{path}: this is no report of an experiment; give a file of --out") from error
 
 
-def _report(path: Path, head: Any, trials: Sequence[Any]) -> Report:
+def _report(path: Path, head: Any, trials: Sequence[Trial]) -> Report:
     plan = {name: head.get(name) for name in ("name", "cases", "candidates", "scorers", "repeat", "mode")}
     if not isinstance(plan["cases"], dict) or not isinstance(plan["candidates"], list):
         raise ConfigError(f"{path}: the experiment lacks its cases or candidates; run it again")
-    return Report(name=str(plan["name"]), plan=plan, trials=tuple(trials))
+    latest = {trial.key: trial for trial in trials}  # one that a budget ended may have been asked again
+    return Report(name=str(plan["name"]), plan=plan, trials=tuple(latest.values()))

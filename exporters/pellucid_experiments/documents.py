@@ -8,6 +8,7 @@ from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from pellucid.scores import Score
+from pellucid.text import excerpt
 from pellucid_experiments.comparing import Comparison
 from pellucid_experiments.report import Report
 from pellucid_experiments.sections import Section, headline, notes, sections
@@ -18,6 +19,7 @@ _UNPRINTABLE: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U
 
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>#|!&])")
 _WORST: Final = 10
+_ANSWER: Final = 500
 
 
 def markdown_of(report: Report, comparisons: Sequence[Comparison] = ()) -> str:
@@ -107,6 +109,7 @@ def _case(suite: Element, candidate: str, case: str, trials: Sequence[Trial]) ->
         for score in trial.scores
         if score.error_type is None
     ]
+    lines += [f"repeat {trial.repeat} answered: {excerpt(trial.answer, _ANSWER)}" for trial in trials if trial.answer]
     if lines:
         SubElement(test, "system-out").text = _clean("\n".join(lines))
 

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from pellucid.agent import Agent
 from pellucid.budgets import Budget
 from pellucid.errors import ConfigError, ErrorKind
-from pellucid.failures import describe, error_kind_of, retry_after_of
+from pellucid.failures import describe, error_kind_of, first_of, retry_after_of
 from pellucid.messages import Usage
 from pellucid.models import Model
 from pellucid.scores import Case, Score, Scorer, scores_of
@@ -138,9 +138,12 @@ class Experiment:
                 if on_trial is not None:
                     on_trial(trial)
 
-        async with anyio.create_task_group() as group:
-            for _ in range(self._jobs):
-                group.start_soon(work)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(self._jobs):
+                    group.start_soon(work)
+        except BaseExceptionGroup as failures:
+            raise first_of(failures) from None
         trials = [found.get(planned.key) or _not_run(planned) for planned in self.planned]
         return Report(name=self.name, plan=self.plan, cases=self._cases, trials=tuple(trials))
 

@@ -50,7 +50,7 @@ class Journal:
         """
         head = {"format": FORMAT, "version": VERSION, **plan}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
             file = os.open(path, flags, 0o600)
         except FileExistsError:
@@ -94,7 +94,9 @@ class Journal:
 
     def _write(self, line: JSONObject) -> None:
         try:
-            os.write(self._file, f"{json.dumps(line)}\n".encode())
+            left = f"{json.dumps(line)}\n".encode()
+            while left:
+                left = left[os.write(self._file, left) :]
             os.fsync(self._file)
         except OSError as error:
             raise JournalError(f"{self._path}: the journal cannot be written ({error.strerror})") from None

@@ -18,6 +18,7 @@ from support import experiments
 from support.experiments import asks_wrongly, correct, guesses, looks_up, recorded, shop, used
 from support.local_store import storing
 from support.openmetrics import scrape
+from support.small_disks import needs_root, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,6 +165,34 @@ async def test_a_score_that_does_not_apply_is_left_out(cases: Sequence[Case], st
     assert report.not_judged == []
 
 
+async def test_a_run_that_fails_in_any_way_ends_no_other(cases: Sequence[Case], store: StoreReader) -> None:
+    """A function of the instructions that raises is a failure of its case."""
+
+    def instructions(ctx: Any) -> str:
+        raise LookupError("no such customer")
+
+    agent = shop(looks_up, instructions=instructions)
+    for recording in (None, store):
+        report = await experiment(cases, agent, scorers=[correct], replay=recording)
+        assert [trial.status for trial in report.trials] == ["failed"] * 3
+        assert all("no such customer" in trial.problem for trial in report.trials)
+
+
+@needs_root
+async def test_a_full_disk_ends_an_experiment(cases: Sequence[Case], tmp_path: Path) -> None:
+    """With one error that names the journal; what is in there counts once there is room."""
+    with small_disk(tmp_path, "16k") as disk:
+        journal = disk / "journal.jsonl"
+        options: dict[str, Any] = {"scorers": [correct], "journal": journal, "repeat": 30}
+        with pytest.raises(JournalError, match=r"the journal cannot be written \(No space left"):
+            await experiment(cases, shop(guesses), **options)
+        await anyio.run_process(["mount", "-o", "remount,size=10m", str(disk)])
+        asked: list[Any] = []
+        report = await experiment(cases, shop(guesses), resume=True, on_trial=asked.append, **options)
+    assert {trial.status for trial in report.trials} == {"judged"}
+    assert 0 < len(asked) < 90
+
+
 @pytest.mark.parametrize(("kind", "attempts"), [("rate_limited", 3), ("unavailable", 3), ("invalid_request", 1)])
 async def test_failures_that_pass_are_retried(kind: Any, attempts: int, cases: Sequence[Case]) -> None:
     """So often and not more, by their kind; the case is then `failed`, and not scored."""
@@ -225,6 +254,7 @@ async def test_the_budget_ends_an_experiment(cases: Sequence[Case], tmp_path: Pa
     again = await experiment(cases, agent, max_cost=50, resume=True, **options)
     assert [trial.status for trial in again.trials] == ["judged"] * 3
     assert again.trials[0] == report.trials[0]
+    assert sorted(trial.status for trial in load_report(journal).trials) == ["judged"] * 3
 
 
 async def test_a_price_must_be_known_for_a_budget(cases: Sequence[Case]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -185,6 +187,28 @@ def test_what_cannot_work_is_a_usage_error(shop: Shop, arguments: tuple[str, ...
     code, _, err = shop.run(*arguments)
     assert said in err
     assert code == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+def test_progress_is_shown_in_a_terminal(shop: Shop) -> None:
+    """On standard error only; the output is the report, and can be read by a program."""
+    outer, inner = os.openpty()
+    given = ("experiment", "set.jsonl", "--agent", "shop_candidates:wrong", "--scorers", "shop_candidates:correct")
+    with open(outer, "rb", buffering=0) as terminal:  # noqa: PTH123  (a descriptor)
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *given], cwd=shop.folder, stdout=subprocess.PIPE, stderr=inner, text=True
+        )
+        os.close(inner)
+        said = b""
+        with suppress(OSError):  # the process has ended
+            while data := terminal.read(10_000):
+                said += data
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    last = said.decode().rstrip().rpartition("\r")[2]
+    assert last.removeprefix("\x1b[K").startswith("3 of 3 runs: ")
+    assert "2 not replayable" in last
+    assert "\x1b" not in out
 
 
 def wait_for(shop: Shop, process: subprocess.Popen[str], lines: int) -> Path:
