@@ -14,7 +14,11 @@ from statistics import fmean
 from typing import Final
 
 RESAMPLES: Final = 5_000
-"""Resamples of a bootstrap, and signs of a permutation test that cannot try all."""
+"""Resamples of a bootstrap, and signs of a permutation test that cannot try all; fewer of many cases."""
+
+_FEWEST: Final = 1_000
+_DRAWN: Final = 1_000_000
+"""Values that are drawn at most, unless these are fewer than the fewest resamples: a second's worth."""
 
 EXACT: Final = 15
 """Most pairs for which a permutation test tries all signs."""
@@ -72,7 +76,7 @@ def interval_of(values: Sequence[float]) -> Interval:
     if max(values) - min(values) <= _ROUNDING:
         return Interval(mean=mean, low=None, high=None, cases=count)
     random = Random(_SEED)  # noqa: S311  (no secret: the same cases give the same interval)
-    means = sorted(fmean(random.choices(values, k=count)) for _ in range(RESAMPLES))
+    means = sorted(sum(random.choices(values, k=count)) / count for _ in range(_resamples(count)))
     tail = (1 - _LEVEL) / 2
     return Interval(mean=mean, low=_quantile(means, tail), high=_quantile(means, 1 - tail), cases=count)
 
@@ -89,15 +93,20 @@ def difference_of(differences: Sequence[float]) -> Difference:
         sums = [abs(sum(signed)) for signed in product(*((value, -value) for value in differences))]
         p = sum(each >= seen for each in sums) / len(sums)
     else:
-        p = (1 + sum(abs(each) >= seen for each in _flipped(differences))) / (1 + RESAMPLES)
-    return Difference(interval=interval, p=p, least_p=max(2.0 ** (1 - count), 1 / (1 + RESAMPLES)))
+        p = (1 + sum(abs(each) >= seen for each in _flipped(differences))) / (1 + _resamples(count))
+    return Difference(interval=interval, p=p, least_p=max(2.0 ** (1 - count), 1 / (1 + _resamples(count))))
 
 
 def _flipped(differences: Sequence[float]) -> Iterator[float]:
     random = Random(_SEED)  # noqa: S311
-    for _ in range(RESAMPLES):
-        bits = random.getrandbits(len(differences))
-        yield sum(value if bits >> index & 1 else -value for index, value in enumerate(differences))
+    total, count = sum(differences), len(differences)
+    for _ in range(_resamples(count)):
+        signs = f"{random.getrandbits(count):0{count}b}"
+        yield total - 2 * sum(value for value, sign in zip(differences, signs, strict=True) if sign == "0")
+
+
+def _resamples(cases: int) -> int:
+    return max(_FEWEST, min(RESAMPLES, _DRAWN // cases))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
