@@ -89,7 +89,7 @@ def evidence_of_run(reader: Recording, run: RunRow | str) -> Evidence:
         tools=tools,
         spans=tuple(_facts(span, content) for span in spans),
         usage=_usage(reader, row),
-        seconds=_seconds(root),
+        seconds=_seconds(root) if semconv.RESUMED_FROM not in root.attributes else None,
         iterations=row.iterations,
         status=_status(row),
         missing=frozenset(missing),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from pellucid.scores.evidence import Evidence, SpanFacts, ToolUse
     from pellucid.scores.judge import judge
+    from pellucid.scores.online import wait_for_scores
     from pellucid.scores.record import score
     from pellucid.scores.sampled import Sampled
     from pellucid.scores.scored import Score, Scored
@@ -42,6 +43,7 @@ __all__ = [
     "tool_called",
     "tools_in_order",
     "valid_json",
+    "wait_for_scores",
     "within",
 ]
 
@@ -63,6 +65,7 @@ __getattr__ = module_getattr(
             ],
             "evidence": ["Evidence", "SpanFacts", "ToolUse"],
             "judge": ["judge"],
+            "online": ["wait_for_scores"],
             "record": ["score"],
             "sampled": ["Sampled"],
             "scored": ["Score", "Scored"],

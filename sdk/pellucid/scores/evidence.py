@@ -66,7 +66,7 @@ class Evidence:
         tools: The calls of tools since the question, in the order of the model's calls.
         spans: The spans of the run, by their start; empty if they are not known.
         usage: Tokens and cost of the model calls.
-        seconds: Duration of the run; None if it is not known.
+        seconds: Duration of the run; None if it is not known, as of one that went on after a pause.
         iterations: Passes of the loop.
         status: That of the result, such as `completed`; `failed` if the run raised.
         case: The case that was asked; None if the run is not one of an experiment.
