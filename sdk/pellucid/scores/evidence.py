@@ -101,7 +101,15 @@ def evidence_of(
     case: Case | None = None,
     model: str = "",
 ) -> Evidence:
-    """Return what scorers see of a result."""
+    """Return what scorers see of a result.
+
+    Args:
+        result: The result.
+        seconds: Duration of the run, if it is known.
+        spans: Its spans, if they are known.
+        case: The case that was asked.
+        model: Model that was asked, a label of the metric.
+    """
     scored = scored_of(result)
     return Evidence(
         scored=replace(scored, model=model or scored.model),
