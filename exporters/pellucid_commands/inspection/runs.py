@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--min-duration", type=amount, metavar="SECONDS", help="that took at least so long")
     parser.add_argument("--min-cost", type=amount, metavar="DOLLARS", help="that cost so much, with nested runs")
     parser.add_argument(
-        "--before", type=_moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
+        "--before", type=moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
     )
     parser.add_argument("--limit", type=positive, default=20, metavar="N", help="default: %(default)s, the newest")
     add_store_options(parser)
@@ -109,7 +109,12 @@ def _with_total(shown: Callable[[object], str], own: object, total: object) -> s
     return shown(own) if total is None else f"{shown(own)} ({shown(total)})"
 
 
-def _moment(given: str) -> int:
+def moment(given: str) -> int:
+    """Parse a time; return nanoseconds since the epoch.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
     try:
         return int(given) if given.isdecimal() else int(datetime.fromisoformat(given).timestamp() * 1e9)
     except ValueError:
