@@ -28,6 +28,10 @@ class ScoreReader(ABC):
         """Return the newest score of each name of some runs, without explanations; also of runs of other stores."""
         return self._read(lambda connection: score_rows.newest_scores(connection, run_ids))
 
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return the time and the value of the newest score of a name, of some runs."""
+        return self._read(lambda connection: score_rows.values_of(connection, name, run_ids))
+
     def score_groups(
         self,
         by: str | None,

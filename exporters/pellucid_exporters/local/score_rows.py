@@ -31,10 +31,14 @@ FROM scores LEFT JOIN runs ON runs.run_id = scores.run_id LEFT JOIN events ON ev
 WHERE scores.run_id = ? ORDER BY scores.time, scores.process, scores.number
 """
 _NEWEST: Final = f"""
-SELECT {_FACTS}, NULL AS explanation FROM (
+SELECT {_FACTS.replace("scores.", "newest.")}, NULL AS explanation FROM (
     SELECT scores.*, max(time) FROM json_each(?) AS wanted CROSS JOIN scores ON scores.run_id = wanted.value
-    GROUP BY scores.run_id, scores.name) AS scores
-LEFT JOIN runs ON runs.run_id = scores.run_id ORDER BY scores.run_id, scores.name
+    GROUP BY scores.run_id, scores.name) AS newest
+LEFT JOIN runs ON runs.run_id = newest.run_id ORDER BY newest.run_id, newest.name
+"""
+_VALUES: Final = """
+SELECT run_id, time, scores.value FROM json_each(?) AS wanted
+CROSS JOIN scores INDEXED BY scores_by_run ON scores.run_id = wanted.value AND name = ? ORDER BY wanted.rowid, time
 """
 _NAMES: Final = """
 WITH RECURSIVE names (name) AS (
@@ -73,6 +77,12 @@ def newest_scores(connection: sqlite3.Connection, run_ids: Iterable[str]) -> dic
     return {run_id: tuple(scores) for run_id, scores in found.items()}
 
 
+def values_of(connection: sqlite3.Connection, name: str, run_ids: Iterable[str]) -> dict[str, tuple[int, float | None]]:
+    """Return the time and the value of the newest score of a name, of some runs."""
+    wanted = json.dumps([storable(run_id) for run_id in run_ids])
+    return {row["run_id"]: (row["time"], row["value"]) for row in connection.execute(_VALUES, (wanted, storable(name)))}
+
+
 def score_names(connection: sqlite3.Connection) -> list[str]:
     """Return the first names of scores."""
     return [name for (name,) in map(tuple, connection.execute(_NAMES, (MOST_NAMES,)))]
@@ -90,7 +100,8 @@ def score_groups(
     name, place = _DIMENSIONS[by], "(scores.time - :since) / :step" if step is not None else "0"
     condition = f"AND {_DIMENSIONS[within[0]]} = :wanted" if within is not None else ""
     query = f"""
-        SELECT scores.name AS score, {name} AS name, {place} AS place, count(scores.value) AS number, total(scores.value) AS total,
+        SELECT scores.name AS score, {name} AS name, {place} AS place,
+            count(scores.value) AS number, total(scores.value) AS total,
             ifnull(sum(scores.error_type IS NOT NULL), 0) AS errors
         FROM json_each(:names) AS named CROSS JOIN scores
             ON scores.name = named.value AND scores.time >= :since AND scores.time < :until

@@ -105,6 +105,14 @@ class ManyReader:
         """Return the newest score of each name of some runs."""
         return many_runs.scores([reader.newest_scores(run_ids) for reader in self._readers])
 
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return the time and the value of the newest score of a name, of some runs."""
+        found: dict[str, tuple[int, float | None]] = {}
+        for reader in self._readers:
+            for run_id, (time, value) in reader.score_values(name, run_ids).items():
+                found[run_id] = max(found.get(run_id, (time, value)), (time, value), key=lambda score: score[0])
+        return found
+
     def score_groups(self, by: str | None, since: int, until: int, **options: Any) -> list[ScoreGroup]:
         """Return the scores of a window of time, counted by their name, another name, and steps of time."""
         return many_runs.score_groups(reader.score_groups(by, since, until, **options) for reader in self._readers)

@@ -79,6 +79,10 @@ class NoTelemetry:
         """Return no scores."""
         return {}
 
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return no scores."""
+        return {}
+
     def score_groups(
         self,
         by: str | None,

@@ -98,6 +98,10 @@ class Reader(Recording, Protocol):
         """Return the newest score of each name of some runs, without explanations."""
         ...
 
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return the time and the value of the newest score of a name, of some runs."""
+        ...
+
     def score_groups(
         self,
         by: str | None,

@@ -88,7 +88,7 @@ class ScoreCondition:
         value = _number(given)
         if value is None and operator not in {"=", "!="}:
             raise ConfigError(
-                f"score={text!r:.200}: a value is compared with a number of at least 0; labels, by = or !="
+                f"score={text!r:.200}: a value is compared with a number of at least 0; a label, by = or !="
             )
         return cls(name=name, operator=operator, value=given if value is None else value)
 

@@ -188,6 +188,7 @@ async def test_several_stores_are_one(path: Path, tmp_path: Path) -> None:
     assert reader.run(result.run_id) == row
     assert reader.rows([result.run_id]) == reader.trace(result.trace_id) == [row]
     assert [each.value for each in reader.scores(result.run_id)] == [0, 1, 1]
+    assert reader.score_values("correct", [result.run_id])[result.run_id][1] == 1
 
 
 async def test_exports_have_scores(path: Path, tmp_path: Path) -> None:

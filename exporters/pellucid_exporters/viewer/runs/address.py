@@ -92,7 +92,9 @@ def address_of(request: Request) -> Address:
     given |= {name: 1 if parameters.get(name) else None for name in FLAGS}
     sort = parameters.get("sort") or NEWEST
     if sort.removeprefix("-") not in COLUMNS and not sort.removeprefix("-").startswith(SCORE):
-        raise HTTPException(400, f"Runs are sorted by one of {', '.join(COLUMNS)}, or by {SCORE} and the name of a score.")
+        raise HTTPException(
+            400, f"Runs are sorted by one of {', '.join(COLUMNS)}, or by {SCORE} and the name of a score."
+        )
     _check_score(given["score"])
     name = parameters.get("range") or None
     if name is not None and name not in RANGES:

@@ -91,11 +91,8 @@ def _keys(runs: Iterable[Match], column: str) -> dict[str, Any]:
 
 def _scores(reader: Reader, runs: Sequence[Match], name: str) -> dict[str, Any]:
     """Return the newest value of a score, by the ids of runs."""
-    found = reader.newest_scores([run.run_id for run in runs])
-    return {
-        run.run_id: next((score.value for score in found.get(run.run_id, ()) if score.name == name), None)
-        for run in runs
-    }
+    found = reader.score_values(name, [run.run_id for run in runs])
+    return {run.run_id: found.get(run.run_id, (0, None))[1] for run in runs}
 
 
 def _next(address: Address, found: FoundRuns, first: int) -> str | None:
