@@ -9,9 +9,11 @@ from pellucid.semconv.scores import EVALUATION_NAME, EVALUATION_SCORE
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import JOB, by, number, selector, where
 from pellucid_dashboards.rules import words
-from pellucid_dashboards.rules.model import Alert, Record
+from pellucid_dashboards.rules.model import Alert, Record, alert
 from pellucid_dashboards.rules.queries import added, observed_increase
-from pellucid_exporters.alerting.definition import DAY, HOUR, Context, share
+from pellucid_exporters.alerting import scores
+from pellucid_exporters.alerting.definition import HOUR, Context, Words
+from pellucid_exporters.alerting.scores import WEEK
 from pellucid_exporters.alerting.thresholds import objectives_of
 
 if TYPE_CHECKING:
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 COUNT: Final = "pellucid:scores:increase1h"
 SUM: Final = "pellucid:scores_sum:increase1h"
 WEEK_COUNT: Final = "pellucid:scores:increase7d"
-WEEK__VALUE: Final = '{{ $value | printf "%.3g" }}'
-MEAN: Final = "pellucid:score:mean7d"
+WEEK_MEAN: Final = "pellucid:score:mean7d"
 
 _SCORE: Final = by(EVALUATION_NAME, semconv.AGENT_NAME, semconv.AGENT_VERSION)
 _ANY_VERSION: Final = by(EVALUATION_NAME, semconv.AGENT_NAME)
 _NAME, _AGENT, _VERSION = (label(each) for each in (EVALUATION_NAME, semconv.AGENT_NAME, semconv.AGENT_VERSION))
+_VALUE: Final = '{{ $value | printf "%.3g" }}'
 MEAN: Final = f"{SUM} / ({COUNT} > 0)"
 """Mean of the last hour: as exact as the sum and the number, which Prometheus extrapolates alike."""
 
@@ -44,7 +46,7 @@ def score_records(context: Context) -> Iterator[Record]:
 def _week(context: Context) -> str:
     """Return the hours of the seven days before the last one, which follow each other without gaps."""
     hour = context.window(HOUR)
-    return f"[{context.window(7 * DAY)}:{hour}] offset {hour}"
+    return f"[{context.window(WEEK)}:{hour}] offset {hour}"
 
 
 def score_alerts(context: Context) -> Iterator[Alert]:
@@ -64,16 +66,16 @@ def score_alerts(context: Context) -> Iterator[Alert]:
     version = f"{{{{ if $labels.{_VERSION} }}}} version {words.value_of(_VERSION)}{{{{ end }}}}"
     agent = f"{{{{ if $labels.{_AGENT} }}}}Agent {words.value_of(_AGENT)}{version} {{{{ end }}}}({words.value_of(JOB)})"
     alternatives = "\n  or ".join([*objectives, fallen])
-    yield Alert(
-        name="ScoreDropped",
+    definition = scores.dropped(
+        context,
+        Words(subject=agent, value=_VALUE),
+        score=words.value_of(_NAME),
+        number=count,
+        before=before,
+    )
+    yield alert(
+        definition,
         expression=f"(\n  {alternatives}\n)\nand on ({_SCORE}) {enough}",
-        severity="ticket",
-        after=300.0,
-        summary=f"{agent}: the mean of its score {words.value_of(_NAME)} in {context.window(HOUR)} is {_VALUE}, "
-        f"of {count} scores; in the {context.window(7 * DAY)} before it was {before}.",
-        description="The mean is below the objective of the score, if it has one, or has fallen by more than "
-        f"{share(thresholds.score_drop)} against the time before, of all versions. Fewer than "
-        f"{number(thresholds.score_min)} scores tell nobody.",
         dashboard=words.dashboard("pellucid-runs-and-models", agent=_AGENT),
     )
 
