@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +67,12 @@ def add_cases(path: str | os.PathLike[str], cases: Iterable[Case]) -> None:
     new = _checked(file, [case.id for case in _read(file, text)], cases)
     gap = "\n" if text and not text.endswith("\n") else ""
     _write(file, text + gap + "".join(map(_line, new)))
+
+
+def fingerprint(case: Case) -> str:
+    """Return a digest of what is asked and expected, by which a changed case is known."""
+    asked = {key: value for key, value in _shape(case).items() if key in {"input", "expected", "source"}}
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _read(file: Path, text: str) -> Iterator[Case]:

@@ -12,7 +12,7 @@ import pytest
 from pellucid_experiments.statistics import difference_of, interval_of
 
 DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
-"""Heights of crossed less self-fertilized maize in eighths of an inch: R. A. Fisher, The Design of Experiments, 1935."""
+"""Heights of crossed less self-fertilized maize, in eighths of an inch: R. A. Fisher, The Design of Experiments."""
 
 MICE = [94.0, 197.0, 16.0, 38.0, 99.0, 141.0, 23.0]
 """Days of survival of treated mice: B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993."""

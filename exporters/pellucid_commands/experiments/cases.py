@@ -13,10 +13,13 @@ from pellucid.telemetry.secrets.masking import MASK
 from pellucid_commands.durations import duration
 from pellucid_commands.inspection.options import RUN
 from pellucid_commands.inspection.output import flat, say, table
+from pellucid_commands.store.lines import exported
+from pellucid_commands.store.writing import write_lines
 from pellucid_experiments.case_files import add_cases, load_cases
 from pellucid_experiments.recorded_cases import ScoreFilter, case_of_run, cases_of_table, runs_scored
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.local.snapshot import Snapshot
 from pellucid_exporters.recordings import open_recording
 from pellucid_exporters.stored.text import visible
 
@@ -31,7 +34,7 @@ _SHOWN: Final = 12
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the subcommands of `pellucid cases`."""
-    actions = parser.add_subparsers(title="actions", metavar="add | import | list | check", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="add | import | list | check | export", required=True)
     described = "Add recorded runs to a set; secrets in them stay masked."
     adding = actions.add_parser("add", help=described, description=described)
     adding.add_argument("runs", nargs="*", metavar="RUN", help=RUN)
@@ -43,9 +46,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     answers = adding.add_mutually_exclusive_group()
     answers.add_argument("--expected", metavar="TEXT", help="the expected answer")
     answers.add_argument("--expect-answer", action="store_true", help="the recorded answer is the expected one")
-    adding.add_argument(
-        "--store", type=Path, default=Path(DEFAULT_PATH), metavar="PATH", help=f"default: {DEFAULT_PATH}"
-    )
     adding.set_defaults(act=_add)
     described = "Add the rows of a table in CSV to a set."
     importing = actions.add_parser("import", help=described, description=described)
@@ -62,7 +62,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     checking = actions.add_parser("check", help=described, description=described)
     checking.add_argument("--replay", type=Path, metavar="STORE", help="also look for the runs in this store")
     checking.set_defaults(act=_check)
-    for action in (listing, checking):
+    described = (
+        "Write the runs that cases were made from to a file, which --replay reads where the store is not: in CI."
+    )
+    exporting = actions.add_parser("export", help=described, description=described)
+    exporting.add_argument("--output", type=Path, required=True, metavar="FILE", help="JSON Lines, for its owner only")
+    exporting.set_defaults(act=_export)
+    for action in (adding, exporting):
+        action.add_argument(
+            "--store", type=Path, default=Path(DEFAULT_PATH), metavar="PATH", help=f"default: {DEFAULT_PATH}"
+        )
+    for action in (listing, checking, exporting):
         action.add_argument("set", type=Path, metavar="SET", help="a file in JSON Lines")
     for action in (adding, importing, listing):
         action.add_argument("--tag", action="append", default=[], metavar="TAG", help="may be repeated")
@@ -158,6 +168,16 @@ def _check(options: Namespace) -> int:
     return FAILED if problems else 0
 
 
+def _export(options: Namespace) -> int:
+    sources = list(dict.fromkeys(case.source for case in load_cases(options.set) if case.source))
+    if not sources:
+        raise ConfigError(f"{options.set}: no case was made from a run, so that there is nothing to export")
+    with Snapshot(options.store) as reader:
+        write_lines((line for source in sources for line in exported(reader, source)), options.output)
+    say(f"{options.output}: {len(sources):,} {'run' if len(sources) == 1 else 'runs'}")
+    return 0
+
+
 COMMAND: Final = Command(
     name="cases",
     help="Keep sets of cases: questions to ask an agent again, and what is known about their answers.",
@@ -169,5 +189,6 @@ COMMAND: Final = Command(
         "pellucid cases import questions.csv --input question --expected answer --to cases/questions.jsonl",
         "pellucid cases list cases/refunds.jsonl --tag refunds",
         "pellucid cases check cases/refunds.jsonl --replay .pellucid/telemetry.db",
+        "pellucid cases export cases/refunds.jsonl --output cases/refunds.runs.jsonl",
     ),
 )

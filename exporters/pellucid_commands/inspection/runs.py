@@ -68,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="whose newest score is so: 'correct<0.5', 'thumb=down', correct",
     )
     parser.add_argument(
-        "--before", type=_moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
+        "--before", type=moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
     )
     parser.add_argument("--limit", type=positive, default=20, metavar="N", help="default: %(default)s, the newest")
     add_store_options(parser)
@@ -155,7 +155,12 @@ def _condition(given: str) -> ScoreCondition:
         raise ArgumentTypeError(str(error)) from None
 
 
-def _moment(given: str) -> int:
+def moment(given: str) -> int:
+    """Parse a time; return nanoseconds since the epoch.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
     try:
         return int(given) if given.isdecimal() else int(datetime.fromisoformat(given).timestamp() * 1e9)
     except ValueError:

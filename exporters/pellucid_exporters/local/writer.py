@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
 
+Known: TypeAlias = "Callable[[sqlite3.Connection, EventRecord], bool]"
+"""Returns whether the store has no such event."""
+
 MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
 
@@ -171,7 +174,19 @@ class StoreWriter:
     def _is_due(self) -> bool:
         return self._retention.is_due() or (bool(self._open) and time.monotonic() - self._beat_at >= HEARTBEAT)
 
-    def _write(self, batch: Sequence[Record]) -> None:
+    def write_new(self, batch: Sequence[EventRecord], is_new: Known) -> Sequence[EventRecord]:
+        """Write those of some events that the store does not have, in one transaction; return them.
+
+        Args:
+            batch: The events.
+            is_new: Returns whether an event is new, from what the store has then.
+
+        Raises:
+            OSError, StoreError, sqlite3.Error: as for `append`; nothing was written.
+        """
+        return self._write(batch, is_new)
+
+    def _write(self, batch: Sequence[Record], is_new: Known | None = None) -> Sequence[EventRecord]:
         spans, starts, events = _sorted(batch)
         ended = {(record.trace_id, record.span_id) for record in spans}
         opened = {(record.trace_id, record.span_id) for record in starts}
@@ -179,6 +194,8 @@ class StoreWriter:
         texts = [record.bodies for record in records if record.bodies]
         self._bodies.prepare(texts)
         with self._database.transaction() as connection:
+            if is_new is not None:
+                events = [event for event in events if is_new(connection, event)]
             process = self._register(connection)
             keys = self._write_runs(connection, [*spans, *starts], process)
             connection.executemany(_SPAN, [self._span_row(connection, record, keys) for record in spans])
@@ -192,6 +209,7 @@ class StoreWriter:
             _count_change(connection)
         self._bodies.remember(written)
         self._open = (self._open - ended) | opened
+        return events
 
     def _register(self, connection: sqlite3.Connection) -> int:
         """Return the id of this process in the store, with a heartbeat if one is due."""

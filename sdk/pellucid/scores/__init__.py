@@ -16,21 +16,27 @@ if TYPE_CHECKING:
         valid_json,
         within,
     )
-    from pellucid.scores.evidence import Evidence, SpanFacts, ToolUse
+    from pellucid.scores.evidence import Evidence, SpanFacts, ToolUse, evidence_of
+    from pellucid.scores.judging import judge
+    from pellucid.scores.online import wait_for_scores
     from pellucid.scores.record import score
+    from pellucid.scores.sampled import Sampled
     from pellucid.scores.scored import Score, Scored
     from pellucid.scores.scoring import Scorer, scores_of
 
 __all__ = [
     "Case",
     "Evidence",
+    "Sampled",
     "Score",
     "Scored",
     "Scorer",
     "SpanFacts",
     "ToolUse",
     "answer_matches",
+    "evidence_of",
     "hub_objectives_met",
+    "judge",
     "no_secret",
     "no_tool_errors",
     "score",
@@ -38,6 +44,7 @@ __all__ = [
     "tool_called",
     "tools_in_order",
     "valid_json",
+    "wait_for_scores",
     "within",
 ]
 
@@ -57,8 +64,11 @@ __getattr__ = module_getattr(
                 "valid_json",
                 "within",
             ],
-            "evidence": ["Evidence", "SpanFacts", "ToolUse"],
+            "evidence": ["Evidence", "SpanFacts", "ToolUse", "evidence_of"],
+            "judging": ["judge"],
+            "online": ["wait_for_scores"],
             "record": ["score"],
+            "sampled": ["Sampled"],
             "scored": ["Score", "Scored"],
             "scoring": ["Scorer", "scores_of"],
         },

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import Signature, signature
+from inspect import signature
 from typing import Any, Final, Literal, get_args
 
 from pydantic_core import to_jsonable_python
@@ -40,20 +39,16 @@ _UNKNOWN_OF: Final = "the {} of this run is not known"
 _MOST_NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
 class Named:
     """A scorer with the name of its scores. Attributes: function: Names what it needs in its parameters."""
 
-    name: str
-    function: Callable[..., object]
+    def __init__(self, name: str, function: Callable[..., object]) -> None:
+        self.name, self.function = name, function
+        self.__signature__ = signature(function)
 
     def __call__(self, **needed: Any) -> object:
         """Score a run."""
         return self.function(**needed)
-
-    @property
-    def __signature__(self) -> Signature:
-        return signature(self.function)
 
 
 def verdict(name: str, problem: str | None) -> Score:
@@ -156,7 +151,7 @@ def answer_matches(
         given = _pattern(given, casefold=casefold)
 
     def text_of(value: object) -> str:
-        text = value if isinstance(value, str) else dumps(_plain(value))
+        text = value if isinstance(value, str) else dumps(plain(value))
         text = text.casefold() if casefold else text
         return text if whitespace else " ".join(text.split())
 
@@ -168,13 +163,13 @@ def answer_matches(
             return verdict(title, f"there is no answer: the run has {status}")
         if isinstance(wanted, re.Pattern) or how == "regex":
             pattern = wanted if isinstance(wanted, re.Pattern) else _pattern(wanted, casefold=casefold)
-            found = pattern.search(output if isinstance(output, str) else dumps(_plain(output))) is not None
+            found = pattern.search(output if isinstance(output, str) else dumps(plain(output))) is not None
             shown = pattern.pattern
         elif how == "contains":
             found, shown = text_of(wanted) in text_of(output), text_of(wanted)
         else:
             both_texts = isinstance(wanted, str) and isinstance(output, str)
-            found = text_of(wanted) == text_of(output) if both_texts else _plain(output) == wanted
+            found = text_of(wanted) == text_of(output) if both_texts else plain(output) == wanted
             shown = text_of(wanted)
         return verdict(title, None if found else f"expected {excerpt(shown)!r}, got {excerpt(text_of(output))!r}")
 
@@ -190,7 +185,8 @@ def _pattern(wanted: JSONValue | re.Pattern[str], *, casefold: bool) -> re.Patte
         raise ConfigError(f"answer_matches(): {excerpt(wanted)!r} is no pattern: {error}") from error
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Return a value as JSON-able data."""
     return to_jsonable_python(value, fallback=repr)
 
 
@@ -218,7 +214,7 @@ def valid_json(schema: Mapping[str, Any] | None = None, *, score: str | None = N
         if output is None and status != "completed":
             return verdict(title, f"there is no answer: the run has {status}")
         try:
-            value = json.loads(output) if isinstance(output, str) else _plain(output)
+            value = json.loads(output) if isinstance(output, str) else plain(output)
         except (ValueError, RecursionError) as error:
             return verdict(title, f"no JSON: {error}")
         issues = validator.issues(value) if validator is not None else ()
@@ -307,9 +303,9 @@ def _has_secret(value: object) -> bool:
     from pellucid.telemetry.sanitize import Cleaner
     from pellucid.telemetry.secrets.masking import MASK
 
-    plain = _plain(value)
-    written = dumps(plain)
-    cleaned = dumps(Cleaner(DEFAULT_REDACTORS, max(4 * len(written), 64 * 1024)).clean(plain))
+    given = plain(value)
+    written = dumps(given)
+    cleaned = dumps(Cleaner(DEFAULT_REDACTORS, max(4 * len(written), 64 * 1024)).clean(given))
     if MASK not in cleaned and cleaned != written:
         raise ValueError("a value is too long, or nested too deeply, to search it for secrets")
     return MASK in cleaned

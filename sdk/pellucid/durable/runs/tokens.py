@@ -116,7 +116,7 @@ class CallTokens:
             return None
         try:
             padded = content + "=" * (-len(content) % 4)
-            found: JSONValue = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+            found: JSONValue = json.loads(base64.urlsafe_b64decode(padded))
         except (ValueError, RecursionError):  # signed by another program with the same key
             return None
         return found
@@ -150,7 +150,8 @@ class Completion:
 
 
 def _signature(key: bytes, prefix: str, content: str) -> bytes:
-    return hmac.digest(key, f"{prefix}.{content}".encode(), hashlib.sha256)
+    # `hmac.digest` releases the interpreter's lock, for which this thread would then wait.
+    return hmac.new(key, f"{prefix}.{content}".encode(), hashlib.sha256).digest()
 
 
 def _encoded(content: bytes) -> str:
