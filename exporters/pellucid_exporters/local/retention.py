@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from typing import Final
@@ -19,12 +20,12 @@ _RECENT: Final = 600
 
 
 class Retention:
-    """Deletes what is too old, and the oldest runs of a store that is too large."""
+    """Deletes what is too old, and the oldest runs of a store that is too large; nothing if nothing is ever too old."""
 
     def __init__(self, max_age: float, max_bytes: int) -> None:
         self._max_age = max_age
         self._max_bytes = max_bytes
-        self._next = time.monotonic()
+        self._next = math.inf if max_age == math.inf else time.monotonic()
 
     def is_due(self) -> bool:
         """Return whether `step` has something to do, as far as this process knows."""
@@ -92,7 +93,7 @@ def _delete_run(connection: sqlite3.Connection, key: int) -> None:
     ).rowcount
     if deleted == MOST_ROWS:
         return
-    for table in ("starts", "events", "parts"):
+    for table in ("starts", "events", "parts", "responses"):
         connection.execute(f"DELETE FROM {table} WHERE run = ?", (key,))
     connection.execute("DELETE FROM runs WHERE key = ?", (key,))
 

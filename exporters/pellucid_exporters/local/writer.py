@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -20,6 +21,8 @@ from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecor
 from pellucid_exporters.local.retention import Retention
 from pellucid_exporters.local.run_rows import changes_of
 from pellucid_exporters.local.schema import UnusableStore
+from pellucid_exporters.local.score_rows import run_of_score
+from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.local.shapes import definition_of
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from pellucid_exporters.local.options import Local
 
 Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
+
+Known: TypeAlias = "Callable[[sqlite3.Connection, EventRecord], bool]"
+"""Returns whether the store has no such event."""
 
 MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
@@ -48,6 +54,7 @@ _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?
 _END: Final = "DELETE FROM starts WHERE trace_id = ? AND span_id = ?"
 _EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PART: Final = "INSERT OR IGNORE INTO parts VALUES (?, ?, ?)"
+_RESPONSE: Final = "INSERT OR IGNORE INTO responses VALUES (?, ?)"
 _PROCESS: Final = """
 INSERT INTO processes (token, service, host, pid, started, heartbeat) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (token) DO UPDATE SET heartbeat = excluded.heartbeat RETURNING id
@@ -167,7 +174,19 @@ class StoreWriter:
     def _is_due(self) -> bool:
         return self._retention.is_due() or (bool(self._open) and time.monotonic() - self._beat_at >= HEARTBEAT)
 
-    def _write(self, batch: Sequence[Record]) -> None:
+    def write_new(self, batch: Sequence[EventRecord], is_new: Known) -> Sequence[EventRecord]:
+        """Write those of some events that the store does not have, in one transaction; return them.
+
+        Args:
+            batch: The events.
+            is_new: Returns whether an event is new, from what the store has then.
+
+        Raises:
+            OSError, StoreError, sqlite3.Error: as for `append`; nothing was written.
+        """
+        return self._write(batch, is_new)
+
+    def _write(self, batch: Sequence[Record], is_new: Known | None = None) -> Sequence[EventRecord]:
         spans, starts, events = _sorted(batch)
         ended = {(record.trace_id, record.span_id) for record in spans}
         opened = {(record.trace_id, record.span_id) for record in starts}
@@ -175,6 +194,8 @@ class StoreWriter:
         texts = [record.bodies for record in records if record.bodies]
         self._bodies.prepare(texts)
         with self._database.transaction() as connection:
+            if is_new is not None:
+                events = [event for event in events if is_new(connection, event)]
             process = self._register(connection)
             keys = self._write_runs(connection, [*spans, *starts], process)
             connection.executemany(_SPAN, [self._span_row(connection, record, keys) for record in spans])
@@ -188,6 +209,7 @@ class StoreWriter:
             _count_change(connection)
         self._bodies.remember(written)
         self._open = (self._open - ended) | opened
+        return events
 
     def _register(self, connection: sqlite3.Connection) -> int:
         """Return the id of this process in the store, with a heartbeat if one is due."""
@@ -206,9 +228,12 @@ class StoreWriter:
         find_runs(connection, records)
         keys: dict[str, tuple[int, bytes | None]] = {"": (0, None)}
         parts: list[tuple[int, str, str]] = []
+        responses: list[tuple[str, int]] = []
         for run_id, change in changes_of(records).items():
             keys[run_id] = key, _ = change.write(connection, process)
             parts += [(key, kind, name) for kind, name in change.storable_parts()]
+            responses += [(response, key) for response in change.responses]
+        connection.executemany(_RESPONSE, responses)
         connection.executemany(_PART, parts)
         return keys
 
@@ -264,6 +289,8 @@ class StoreWriter:
         rows: list[tuple[Any, ...]] = []
         known = dict(keys)
         for event in events:
+            if event.name == SCORE and not event.run_id:
+                event = replace(event, run_id=run_of_score(connection, event.payload, event.span_id))  # noqa: PLW2901
             if event.run_id not in known:
                 found = connection.execute(
                     "SELECT key, trace_id FROM runs WHERE run_id = ?", (event.run_id,)

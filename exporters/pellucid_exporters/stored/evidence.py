@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final
@@ -55,7 +55,8 @@ def evidence_of_run(reader: Recording, run: RunRow | str) -> Evidence:
         raise ConfigError(f"the recording has no span of run {row.run_id}; it may have begun before the oldest one")
     content = RunContent(reader, spans)
     content.load(spans, {name for span in spans for name in span.attributes})
-    dispatches = _dispatches(reader, row)
+    passes = _passes(reader, row, spans)
+    dispatches = _dispatches(span for each in reversed(passes.values()) for span in each)  # the latest is the last
     missing: set[str] = set()
     try:
         messages = tuple(conversation(content, root, dispatches))
@@ -88,8 +89,8 @@ def evidence_of_run(reader: Recording, run: RunRow | str) -> Evidence:
         messages=messages,
         tools=tools,
         spans=tuple(_facts(span, content) for span in spans),
-        usage=_usage(reader, row),
-        seconds=_seconds(root),
+        usage=_usage(reader, row, passes),
+        seconds=_seconds(root) if semconv.RESUMED_FROM not in root.attributes else None,
         iterations=row.iterations,
         status=_status(row),
         missing=frozenset(missing),
@@ -122,27 +123,25 @@ def _facts(span: SpanRow, content: RunContent) -> SpanFacts:
     )
 
 
-def _dispatches(reader: Recording, row: RunRow) -> dict[str, SpanRow]:
-    """Return the calls of tools of a run, and of those that it continues, by their ids."""
-    found: dict[str, SpanRow] = {}
-    for earlier in _continued(reader, row):
-        for span in reader.spans(earlier.run_id):
-            call_id = text_of(span.attributes, semconv.TOOL_CALL_ID)
-            if span.phase == semconv.DISPATCH and call_id is not None:
-                found[call_id] = span
+def _passes(reader: Recording, row: RunRow, spans: Sequence[SpanRow]) -> dict[str, Sequence[SpanRow]]:
+    """Return the spans of a run, and of those that it continues, such as one that waited for an approval, by run."""
+    found: dict[str, Sequence[SpanRow]] = {}
+    current: str | None = row.run_id
+    while current is not None and current not in found:
+        found[current] = spans if current == row.run_id else reader.spans(current)
+        root = next((span for span in found[current] if span.phase == semconv.RUN), None)
+        current = text_of(root.attributes, semconv.RESUMED_FROM) if root is not None else None
     return found
 
 
-def _continued(reader: Recording, row: RunRow) -> list[RunRow]:
-    """Return a run after those that it continues, such as one that waited for an approval; the oldest first."""
-    chain = [row]
-    while True:
-        root = next((span for span in reader.spans(chain[0].run_id) if span.phase == semconv.RUN), None)
-        earlier = text_of(root.attributes, semconv.RESUMED_FROM) if root is not None else None
-        before = reader.run(earlier) if earlier is not None else None
-        if before is None or before in chain:
-            return chain
-        chain.insert(0, before)
+def _dispatches(spans: Iterable[SpanRow]) -> dict[str, SpanRow]:
+    """Return the calls of tools by their ids."""
+    found: dict[str, SpanRow] = {}
+    for span in spans:
+        call_id = text_of(span.attributes, semconv.TOOL_CALL_ID)
+        if span.phase == semconv.DISPATCH and call_id is not None:
+            found[call_id] = span
+    return found
 
 
 def _uses(spans: Sequence[SpanRow]) -> Iterator[ToolUse]:
@@ -181,13 +180,13 @@ def _is_wrapped(content: RunContent, root: SpanRow) -> bool:
     return schema.get("title") == "Output" and [*schema["properties"]] == ["result"]
 
 
-def _usage(reader: Recording, row: RunRow) -> Usage:
+def _usage(reader: Recording, row: RunRow, passes: Mapping[str, Sequence[SpanRow]]) -> Usage:
     """Return the usage of the model calls of a run, of those that it continues, and of those nested in it."""
-    ids = {earlier.run_id for earlier in _continued(reader, row)}
+    spans = dict(passes)
     for other in reader.trace(row.trace_id):  # in the order of their starts
-        if other.parent_run_id in ids:
-            ids.add(other.run_id)
-    calls = [span for run_id in ids for span in reader.spans(run_id) if span.phase == semconv.INFERENCE]
+        if other.parent_run_id in spans:
+            spans[other.run_id] = reader.spans(other.run_id)
+    calls = [span for each in spans.values() for span in each if span.phase == semconv.INFERENCE]
     return reduce(add, map(_usage_of, calls), Usage())
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
         valid_json,
         within,
     )
-    from pellucid.scores.evidence import Evidence, SpanFacts, ToolUse
-    from pellucid.scores.judge import judge
+    from pellucid.scores.evidence import Evidence, SpanFacts, ToolUse, evidence_of
+    from pellucid.scores.judging import judge
+    from pellucid.scores.online import wait_for_scores
     from pellucid.scores.record import score
     from pellucid.scores.sampled import Sampled
     from pellucid.scores.scored import Score, Scored
@@ -33,6 +34,7 @@ __all__ = [
     "SpanFacts",
     "ToolUse",
     "answer_matches",
+    "evidence_of",
     "hub_objectives_met",
     "judge",
     "no_secret",
@@ -42,6 +44,7 @@ __all__ = [
     "tool_called",
     "tools_in_order",
     "valid_json",
+    "wait_for_scores",
     "within",
 ]
 
@@ -61,8 +64,9 @@ __getattr__ = module_getattr(
                 "valid_json",
                 "within",
             ],
-            "evidence": ["Evidence", "SpanFacts", "ToolUse"],
-            "judge": ["judge"],
+            "evidence": ["Evidence", "SpanFacts", "ToolUse", "evidence_of"],
+            "judging": ["judge"],
+            "online": ["wait_for_scores"],
             "record": ["score"],
             "sampled": ["Sampled"],
             "scored": ["Score", "Scored"],

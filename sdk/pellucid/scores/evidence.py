@@ -66,7 +66,7 @@ class Evidence:
         tools: The calls of tools since the question, in the order of the model's calls.
         spans: The spans of the run, by their start; empty if they are not known.
         usage: Tokens and cost of the model calls.
-        seconds: Duration of the run; None if it is not known.
+        seconds: Duration of the run; None if it is not known, as of one that went on after a pause.
         iterations: Passes of the loop.
         status: That of the result, such as `completed`; `failed` if the run raised.
         case: The case that was asked; None if the run is not one of an experiment.
@@ -101,7 +101,15 @@ def evidence_of(
     case: Case | None = None,
     model: str = "",
 ) -> Evidence:
-    """Return what scorers see of a result."""
+    """Return what scorers see of a result.
+
+    Args:
+        result: The result.
+        seconds: Duration of the run, if it is known.
+        spans: Its spans, if they are known.
+        case: The case that was asked.
+        model: Model that was asked, a label of the metric.
+    """
     scored = scored_of(result)
     return Evidence(
         scored=replace(scored, model=model or scored.model),

@@ -42,11 +42,8 @@ class Sampled:
         self.name = name_of(scorer)
         self.share, self.scorer = share, scorer
         self._needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
-
-    @property
-    def __signature__(self) -> Signature:
         names = dict.fromkeys((*self._needed, "scored", "missing"))
-        return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
+        self.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
 
     def __call__(self, **facts: Any) -> object:
         """Score a run, if it is one of the share."""

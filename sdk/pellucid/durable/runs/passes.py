@@ -145,7 +145,9 @@ async def _run_pass(
     if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
         checkpoint = {**own_messages(outcome.checkpoint, history), DIGEST: digest}
         return await _wait(store, agent, claim, journal, replace(outcome, checkpoint=checkpoint), settled_ids(source))
-    return await _ended(store, claim, journal, run, outcome, history, failure)
+    ending = await _ended(store, claim, journal, run, outcome, history, failure)
+    run.setup.ended(run, outcome, is_final=ending != "cancelled")
+    return ending
 
 
 async def _ended(
@@ -276,6 +278,8 @@ def _content(result: RunResult[Any]) -> JSONObject:
         "iterations": result.iterations,
         "stop_reason": result.stop_reason,
         "trace_id": result.trace_id,
+        "span_id": result.span_id,
+        "agent_version": result.agent_version,
     }
 
 

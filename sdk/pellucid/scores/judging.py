@@ -77,6 +77,8 @@ class Judge:
         self.name = name
         self.agent = f"judge.{name}"
         self._votes, self._scale, self._sees = votes, scale, sees
+        names = dict.fromkeys((*sees, "scored", "output", "status"))
+        self.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
         kind: Any = Literal[tuple(scale)] if scale else float
         field = Field() if scale else Field(ge=0, le=1)
         verdict: type[BaseModel] = create_model("Verdict", reason=(str, ...), score=(kind, field))
@@ -84,11 +86,6 @@ class Judge:
         instructions = _INSTRUCTIONS.format(rubric=rubric, scale=wording)
         setup = make_setup(self.agent, verdict, copied({**options, "instructions": instructions}), Listeners())
         self._configuration = Configuration(setup, options.get("telemetry"))
-
-    @property
-    def __signature__(self) -> Signature:
-        names = dict.fromkeys((*self._sees, "scored", "output", "status"))
-        return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
 
     async def __call__(self, **needed: Any) -> Score:
         """Ask the model, as often as there are votes; votes that fail do not count."""

@@ -1,0 +1,125 @@
+"""Scores of the runs of a store as they end, by any number of processes."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio.to_thread import run_sync
+
+from pellucid.errors import ConfigError
+from pellucid.scores.scoring import SCORER_TIMEOUT, scores_of
+from pellucid.semconv import COMPLETED, FAILED, TIMEOUT
+from pellucid.text import clean
+from pellucid_exporters.stored.evidence import evidence_of_run
+from pellucid_exporters.stored.rows import RUNNING, RunRow
+
+if TYPE_CHECKING:
+    from pellucid.scores import Score, Scorer
+    from pellucid_commands.scoring.claims import Claims
+    from pellucid_commands.scoring.recording import Recorder
+    from pellucid_exporters.local.reader import StoreReader
+
+AT_ONCE: Final = 8
+"""Runs that a process scores at once."""
+
+LEASE: Final = SCORER_TIMEOUT + 60
+"""Seconds that a process has for a run: its scorers, and the writing."""
+
+PAUSE: Final = 1.0
+"""Seconds between two looks into the store."""
+
+JUDGES: Final = "judge."
+"""Beginning of the names of agents that judge, whose runs are not scored."""
+
+_ENDED: Final = frozenset({COMPLETED, FAILED, TIMEOUT})
+_PAGE: Final = 500
+_MARGIN: Final = 300 * 10**9
+"""Nanoseconds after its start at which the first record of a run is in the store at the latest."""
+
+
+class Watch:
+    """Scores of the runs of a store that are not nested in others, as they end.
+
+    Args:
+        reader: The store.
+        scorers: What scores the runs.
+        claims: Claims of all processes.
+        recorder: Destination of the scores.
+        agent: Name of the agent whose runs are scored; None for all.
+        say: Called with each run and its scores.
+    """
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        scorers: Sequence[Scorer],
+        claims: Claims,
+        recorder: Recorder,
+        agent: str | None,
+        say: Callable[[RunRow, Sequence[Score]], None],
+    ) -> None:
+        self._reader, self._scorers, self._claims = reader, scorers, claims
+        self._recorder, self._agent, self._say = recorder, agent, say
+        self._recording = anyio.Lock()
+
+    async def run(self, *, is_once: bool) -> None:
+        """Score runs until cancelled; with `is_once`, until no run is left that nobody scores."""
+        while True:
+            due = await run_sync(self._due)
+            starts = {run_id: row.start for run_id, row in due.items()}
+            while taken := await run_sync(self._claims.take, starts, AT_ONCE):
+                async with anyio.create_task_group() as tasks:
+                    for run_id in taken:
+                        tasks.start_soon(self._score, due[run_id])
+            if is_once:
+                return
+            await anyio.sleep(PAUSE)
+
+    def _due(self) -> dict[str, RunRow]:
+        """Return the runs that have ended and are not scored, by their ids."""
+        rows = self._rows(self._claims.since())
+        done = self._claims.done()
+        due = {
+            row.run_id: row
+            for row in rows
+            if row.status in _ENDED and row.parent_run_id is None and not row.agent.startswith(JUDGES)
+            if row.run_id not in done
+        }
+        open_since = [row.start for row in rows if row.status == RUNNING or row.run_id in due]
+        self._claims.forget(min([*open_since, time.time_ns() - _MARGIN]))
+        return due
+
+    def _rows(self, since: int) -> list[RunRow]:
+        """Return the runs that started since a time."""
+        found: dict[str, RunRow] = {}
+        before: int | None = None
+        while True:
+            page = self._reader.runs(agent=self._agent, before=before, replays=False, limit=_PAGE)
+            new = {row.run_id: row for row in page if row.start >= since and row.run_id not in found}
+            found |= new
+            if not new or len(page) < _PAGE:
+                return list(found.values())
+            before = page[-1].start + 1  # others may have started at the same time
+
+    async def _score(self, row: RunRow) -> None:
+        try:
+            evidence = await run_sync(evidence_of_run, self._reader, row)
+            scores = await scores_of(self._scorers, evidence)
+            async with self._recording:
+                recorded = await run_sync(self._recorder.record, evidence.scored, scores)
+        except ConfigError as error:  # it cannot be scored at all
+            print(f"run {row.run_id}: {clean(error)}", file=sys.stderr)
+            recorded = ()
+        except (OSError, sqlite3.Error) as error:  # the store is busy, or full: again later
+            print(f"run {row.run_id}: {clean(error)}; it is scored later", file=sys.stderr)
+            await run_sync(self._claims.release, row.run_id)
+            await anyio.sleep(PAUSE)
+            return
+        await run_sync(self._claims.finish, row.run_id)
+        if recorded:
+            self._say(row, recorded)
