@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import operator
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid.errors import ConfigError
-from pellucid.feature_events import ScoreRecorded
 from pellucid.messages import Message, TextPart, dump_messages
 from pellucid.scores import Case
 from pellucid.telemetry.secrets.masking import MASK
@@ -25,18 +21,13 @@ from pellucid_replay.passes import passes_of
 
 if TYPE_CHECKING:
     from pellucid_exporters import StoreReader
+    from pellucid_exporters.stored.scores import ScoreCondition
 
 _DIGITS: Final = 12
 """Digits of the id of a run that name its case."""
 
 _MASKED: Final = f"A secret was masked when the run was recorded, as {MASK}."
-_SIGNS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-    "=": operator.eq,
-}
+_PAGE: Final = 500
 
 
 def case_of_run(
@@ -91,53 +82,19 @@ def _answer(messages: list[Any]) -> str | None:
     return "".join(str(part.get("content", "")) for part in parts if part.get("type") == TextPart.type) or None
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreFilter:
-    """What the score of a run must be: `thumb<0.5`, `thumb=0`, or a label, `thumb=down`."""
+def runs_scored(reader: StoreReader, wanted: ScoreCondition, since: int) -> Iterator[str]:
+    """Yield the ids of the runs that started since a time (nanoseconds) and have such a score, the newest first.
 
-    name: str
-    sign: str
-    value: float | str
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Return the filter that a text stands for.
-
-        Raises:
-            ConfigError: it stands for none.
-        """
-        found = re.fullmatch(r"\s*([^<>=]+?)\s*(<=|>=|<|>|=)\s*(.+?)\s*", text)
-        if found is None:
-            raise ConfigError(f"{text!r:.200} is no filter of scores; write one such as 'thumb<0.5' or 'thumb=down'")
-        name, sign, value = found.groups()
-        try:
-            return cls(name, sign, float(value))
-        except ValueError:
-            if sign != "=":
-                raise ConfigError(f"{text!r:.200}: {value!r} is no number; a label is compared by =") from None
-            return cls(name, sign, value)
-
-    def fits(self, payload: Mapping[str, Any]) -> bool:
-        """Return whether a recorded score is so."""
-        if payload.get("score") != self.name:
-            return False
-        if isinstance(self.value, str):
-            return payload.get("label") == self.value
-        value = payload.get("value")
-        return isinstance(value, (int, float)) and _SIGNS[self.sign](value, self.value)
-
-
-def runs_scored(reader: StoreReader, wanted: ScoreFilter, since: int, until: int) -> list[str]:
-    """Return the ids of the runs with such a score in a window of time (nanoseconds), the newest score first.
-
-    Only the newest score of each name counts for a run: people change their minds. Runs of experiments are left out.
+    The newest score of a name counts. Replays and runs of experiments are left out.
     """
-    newest: dict[str, Mapping[str, Any]] = {}
-    for event in reader.events_named(ScoreRecorded.name, since, until):
-        if event.run_id and event.payload.get("score") == wanted.name:
-            newest.setdefault(event.run_id, event.payload)
-    ids = [run_id for run_id, payload in newest.items() if wanted.fits(payload)]
-    return [row.run_id for row in reader.rows(ids) if row.replay_of is None and not is_of_experiment(row)]
+    before: int | None = None
+    while rows := reader.runs(score=wanted, replays=False, before=before, limit=_PAGE):
+        for row in rows:
+            if row.start >= since and not is_of_experiment(row):
+                yield row.run_id
+        if len(rows) < _PAGE or rows[-1].start < since:
+            return
+        before = rows[-1].start
 
 
 def cases_of_table(

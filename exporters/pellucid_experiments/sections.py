@@ -109,6 +109,9 @@ def notes(report: Report, comparisons: Sequence[Comparison]) -> Iterator[str]:
     unpaired = max((each.unpaired for each in comparisons), default=0)
     if unpaired:
         yield f"{_counted(unpaired, 'case')} could not be compared: changed since, or without a value on one side."
+    retries = sum(max(0, trial.attempts - 1) for trial in report.trials)
+    if retries:
+        yield f"{_counted(retries, 'further attempt')} after failures that passed, or did not."
     if report.not_judged:
         yield f"{_counted(len(report.not_judged), 'run')} not judged: in gates, each counts as 0."
 

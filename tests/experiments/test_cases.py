@@ -164,8 +164,8 @@ def test_a_masked_secret_stays_masked(tmp_path: Path, store: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--score", "thumb"], "is no filter of scores"),
-        (["--score", "thumb<down"], "'down' is no number"),
+        (["--score", "<1"], "is no condition"),
+        (["--score", "thumb<down"], "a value is compared with a number"),
         ([], "name runs, or give --score"),
         (["nothing"], "there is no run 'nothing'"),
     ],

@@ -12,8 +12,10 @@ from pellucid import ConfigError, ModelError, semconv
 from pellucid.events import ScoreRecorded
 from pellucid.scores import Case, Score
 from pellucid.semconv.experiments import EXPERIMENT_CANDIDATE, EXPERIMENT_CASE, EXPERIMENT_NAME, EXPERIMENT_REPEAT
-from pellucid_experiments import JournalError, compared, experiment, load_report
+from pellucid_experiments import JournalError, compared, experiment, load_report, markdown_of
+from pellucid_experiments.recorded_cases import runs_scored
 from pellucid_exporters import StoreReader
+from pellucid_exporters.stored.scores import ScoreCondition
 from support import experiments
 from support.experiments import asks_wrongly, correct, guesses, looks_up, recorded, shop, used
 from support.local_store import storing
@@ -110,6 +112,18 @@ async def test_runs_of_an_experiment_are_known_in_the_store(
     assert root.attributes.items() >= (marks | {EXPERIMENT_CASE: cases[0].id}).items()
     [event] = [event for event in reader.events(row.run_id) if event.name == ScoreRecorded.name]
     assert (event.payload["score"], event.payload["value"], event.span_id) == ("correct", 1.0, root.span_id)
+
+
+async def test_no_cases_are_made_of_runs_of_experiments(cases: Sequence[Case], tmp_path: Path) -> None:
+    """Neither of live ones nor of replays, although they have scores: a set would grow by itself."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        options: dict[str, Any] = {"scorers": [correct], "telemetry": telemetry}
+        await experiment(cases, shop(looks_up), **options)
+        await experiment(cases, shop(looks_up), replay=StoreReader(path), **options)
+    reader = StoreReader(path)
+    assert len(reader.runs(score=ScoreCondition.of("correct=1"))) == 6
+    assert list(runs_scored(reader, ScoreCondition.of("correct=1"), 0)) == []
 
 
 async def test_a_candidate_is_an_agent_with_a_model(cases: Sequence[Case], store: StoreReader) -> None:
@@ -220,6 +234,7 @@ async def test_a_retry_that_succeeds_is_counted(cases: Sequence[Case], store: St
     report = await experiment(cases[:1], shop(flaky), scorers=[correct], replay=store)
     [trial] = report.trials
     assert (trial.status, trial.attempts, trial.tokens) == ("judged", 2, 15)
+    assert "1 further attempt after failures that passed, or did not." in markdown_of(report)
 
 
 async def test_so_many_runs_at_the_same_time(cases: Sequence[Case]) -> None:

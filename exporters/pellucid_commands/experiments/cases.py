@@ -16,11 +16,12 @@ from pellucid_commands.inspection.output import flat, say, table
 from pellucid_commands.store.lines import exported
 from pellucid_commands.store.writing import write_lines
 from pellucid_experiments.case_files import add_cases, load_cases
-from pellucid_experiments.recorded_cases import ScoreFilter, case_of_run, cases_of_table, runs_scored
+from pellucid_experiments.recorded_cases import case_of_run, cases_of_table, runs_scored
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.local.snapshot import Snapshot
 from pellucid_exporters.recordings import open_recording
+from pellucid_exporters.stored.scores import ScoreCondition
 from pellucid_exporters.stored.text import visible
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     adding = actions.add_parser("add", help=described, description=described)
     adding.add_argument("runs", nargs="*", metavar="RUN", help=RUN)
     adding.add_argument("--to", type=Path, required=True, metavar="SET", help="the set, a file in JSON Lines")
-    adding.add_argument("--score", metavar="FILTER", help="the runs with such a score: 'thumb<0.5', 'thumb=down'")
+    adding.add_argument(
+        "--score", metavar="CONDITION", help="runs whose newest score is so: 'thumb<0.5', 'thumb=down', thumb"
+    )
     adding.add_argument(
         "--since", type=duration, default=7 * 86_400.0, metavar="TIME", help="of --score, such as 12h (default: 7d)"
     )
@@ -107,9 +110,8 @@ def _add(options: Namespace) -> int:
 
 
 def _scored(options: Namespace) -> list[str]:
-    now = time.time_ns()
-    since = now - int(options.since * 1e9)
-    return runs_scored(StoreReader(options.store), ScoreFilter.of(options.score), since, now)
+    since = time.time_ns() - int(options.since * 1e9)
+    return list(runs_scored(StoreReader(options.store), ScoreCondition.of(options.score), since))
 
 
 def _import(options: Namespace) -> int:

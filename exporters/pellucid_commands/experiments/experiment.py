@@ -24,7 +24,7 @@ from pellucid_experiments.case_files import load_cases
 from pellucid_experiments.comparing import compared, load_report
 from pellucid_experiments.experimenting import Experiment
 from pellucid_experiments.journal import Journal
-from pellucid_experiments.naming import checked_name
+from pellucid_experiments.naming import checked_name, conversation_of
 from pellucid_exporters import configure
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.recordings import open_recording
@@ -155,6 +155,7 @@ def _run(experiment: Experiment, path: Path, options: Namespace) -> Report:
 def _ended(report: Report, comparisons: Sequence[Comparison], options: Namespace) -> int:
     gates = dict(options.fail_under)
     show(report, comparisons)
+    _note(f"the runs are in the conversation {conversation_of(report.name)}; see: pellucid view")
     write_files(report, comparisons, gates, options)
     return verdict(report, comparisons, gates, fail_on_regression=options.fail_on_regression)
 
