@@ -12,6 +12,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 from pellucid import semconv
 from pellucid.budgets import Budget
 from pellucid.context import Identity
+from pellucid.errors import CheckpointError
 from pellucid.messages import Usage
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -154,16 +155,12 @@ class Asker:
         caller = replace(caller, identity=replace(recorded, conversation_id=conversation_of(self._experiment)))
         session = Session(live=self._live | {"model"}, timing=0, on_divergence="stop")
         messages = conversation((), planned.case.input)
-        replayed = await played(
-            candidate.setup,
-            passes,
-            session,
-            kept,
-            has_request=False,
-            deps=self._deps,
-            caller=caller,
-            messages=messages,
-        )
+        options: dict[str, Any] = {"deps": self._deps, "caller": caller, "messages": messages}
+        try:
+            replayed = await played(candidate.setup, passes, session, kept, has_request=False, **options)
+        except CheckpointError as error:  # decisions name calls by the ids that the recorded model gave them
+            problem = f"the recorded run waited for a person or a result, which a new run cannot be given: {error}"
+            return Attempt(problem=problem, pipeline=kept[0], spans=kept[1].spans)
         problem = ""
         if replayed.divergence is not None:
             problem = f"the recording has no answer at {replayed.divergence}"

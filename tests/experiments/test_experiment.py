@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import ConfigError, ModelError, semconv
+from pellucid import Agent, ConfigError, Decision, ModelError, ToolCall, semconv, tool
 from pellucid.events import ScoreRecorded
 from pellucid.scores import Case, Score
 from pellucid.semconv.experiments import EXPERIMENT_CANDIDATE, EXPERIMENT_CASE, EXPERIMENT_NAME, EXPERIMENT_REPEAT
-from pellucid_experiments import JournalError, compared, experiment, load_report, markdown_of
+from pellucid.testing import FunctionModel
+from pellucid_experiments import JournalError, case_of_run, compared, experiment, load_report, markdown_of
 from pellucid_experiments.recorded_cases import runs_scored
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.scores import ScoreCondition
@@ -75,6 +76,35 @@ async def test_what_the_recording_does_not_have_is_no_pass(cases: Sequence[Case]
     assert trial.problem.startswith("the recording has no answer at execute_tool price, iteration 1: arguments differ")
     assert (trial.tokens, trial.cost) == (5, 0.05)
     assert experiments.CALLED == []
+
+
+async def test_a_decision_of_a_person_is_not_given_again(tmp_path: Path) -> None:
+    """The case is `not_replayable`, and nothing is called: nobody has approved what the new run asks for."""
+    called: list[int] = []
+
+    @tool(needs_approval=True)
+    def refund(order: int) -> str:
+        """Pay an order back."""
+        called.append(order)
+        return "paid"
+
+    def refunds(request: ModelRequest) -> Any:
+        return "Refunded." if request.messages[-1].role == "tool" else ToolCall("refund", {"order": 7})
+
+    agent = Agent("shop", model=FunctionModel(refunds), tools=[refund])
+    with storing(tmp_path / "store.db") as telemetry, agent.override(telemetry=telemetry):
+        paused = await agent.run("Please refund order 7.")
+        assert paused.checkpoint is not None
+        decisions = [Decision(paused.approvals[0].approval_id, approved=True)]
+        resumed = await agent.resume(paused.checkpoint, decisions=decisions)
+    reader = StoreReader(tmp_path / "store.db")
+    case = case_of_run(reader, resumed.run_id, expect_answer=True)
+    assert (case.input, case.expected) == ("Please refund order 7.", "Refunded.")
+    report = await experiment([case], agent, scorers=[correct], replay=reader)
+    [trial] = report.trials
+    assert trial.status == "not_replayable"
+    assert trial.problem.startswith("the recorded run waited for a person or a result")
+    assert called == [7]
 
 
 async def test_live_calls_hubs_and_tools(cases: Sequence[Case]) -> None:
@@ -302,7 +332,7 @@ async def test_a_journal_has_each_trial_once(cases: Sequence[Case], store: Store
 
 
 async def test_a_cancelled_experiment_can_be_resumed(cases: Sequence[Case], tmp_path: Path) -> None:
-    """What had ended is in the journal; its lock is gone."""
+    """Not while it runs; what had ended is in the journal then."""
     journal, asked = tmp_path / "journal.jsonl", []
 
     async def waits(request: ModelRequest) -> Any:
@@ -316,6 +346,8 @@ async def test_a_cancelled_experiment_can_be_resumed(cases: Sequence[Case], tmp_
         group.start_soon(lambda: experiment(cases, shop(waits), **options))
         while len(asked) < 2:
             await anyio.wait_all_tasks_blocked()
+        with pytest.raises(JournalError, match="another process runs this experiment"):
+            await experiment(cases, shop(waits), resume=True, **options)
         group.cancel_scope.cancel()
     report = await experiment(cases, shop(waits), resume=True, **options)
     assert [trial.status for trial in report.trials] == ["judged"] * 3
