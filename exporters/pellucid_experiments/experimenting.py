@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Unpack
@@ -30,7 +29,8 @@ from pellucid_experiments.journal import Journal
 from pellucid_experiments.naming import checked_name
 from pellucid_experiments.options import ExperimentOptions
 from pellucid_experiments.report import Report
-from pellucid_experiments.trials import Planned, Trial
+from pellucid_experiments.trials import Planned, Trial, not_run
+from pellucid_experiments.turns import Turns
 from pellucid_replay import Recording
 
 RETRIED: Final[frozenset[ErrorKind]] = frozenset({"rate_limited", "unavailable", "timeout"})
@@ -124,13 +124,15 @@ class Experiment:
         earlier = list(journal.trials) if journal is not None else []
         done = {trial.key: trial for trial in earlier if trial.is_done}
         spent = sum(trial.cost or 0.0 for trial in earlier)
-        running = _Running(self, self._budget(spent), deque(each for each in self.planned if each.key not in done))
+        asker, budget = Asker(self.name, self._recording, self._live, self._deps), self._budget(spent)
+        left = [planned for planned in self.planned if planned.key not in done]
+        turns = Turns(lambda planned: self._ask(asker, planned, budget), left)
         found = dict(done)
         lock = anyio.Lock()
 
         async def work() -> None:
-            while (planned := running.next()) is not None:
-                trial = await running.trial(planned)
+            while (planned := turns.next()) is not None:
+                trial = await turns.trial(planned)
                 if journal is not None:
                     async with lock:
                         await run_sync(journal.add, trial)
@@ -144,7 +146,7 @@ class Experiment:
                     group.start_soon(work)
         except BaseExceptionGroup as failures:
             raise first_of(failures) from None
-        trials = [found.get(planned.key) or _not_run(planned) for planned in self.planned]
+        trials = [found.get(planned.key) or not_run(planned) for planned in self.planned]
         return Report(name=self.name, plan=self.plan, cases=self._cases, trials=tuple(trials))
 
     def _budget(self, spent: float) -> Budget | None:
@@ -153,7 +155,7 @@ class Experiment:
         # Its account is this experiment's alone, also in a process that runs it twice.
         return Budget(f"experiment/{self.name}/{uuid.uuid4().hex[:8]}", cost=max(0.0, self._max_cost - spent))
 
-    async def ask(self, asker: Asker, planned: Planned, budget: Budget | None) -> Trial:
+    async def _ask(self, asker: Asker, planned: Planned, budget: Budget | None) -> Trial:
         """Ask a case once, again after failures that pass, and score the answer."""
         candidate = self.candidates[planned.candidate]
         usages: list[Usage] = []
@@ -199,31 +201,6 @@ class Experiment:
         answer = scope.text(str(result.output), _SHOWN) if result.output is not None else None
         return Trial(status="judged", scores=guarded, answer=answer, **facts)
 
-    def asker(self) -> Asker:
-        """Return what asks its candidates."""
-        return Asker(self.name, self._recording, self._live, self._deps)
-
-
-class _Running:
-    """What the workers of an experiment share."""
-
-    def __init__(self, experiment: Experiment, budget: Budget | None, left: deque[Planned]) -> None:
-        self._experiment = experiment
-        self._asker = experiment.asker()
-        self._budget = budget
-        self._left = left
-
-    def next(self) -> Planned | None:
-        """Return what is to be asked next; None if there is nothing, or no money."""
-        return self._left.popleft() if self._left else None
-
-    async def trial(self, planned: Planned) -> Trial:
-        """Ask a case."""
-        trial = await self._experiment.ask(self._asker, planned, self._budget)
-        if trial.status == "budget":
-            self._left.clear()
-        return trial
-
 
 async def experiment(
     cases: Sequence[Case],
@@ -260,12 +237,6 @@ async def experiment(
         return await asked.run(opened, on_trial)
     finally:
         opened.close()
-
-
-def _not_run(planned: Planned) -> Trial:
-    case, candidate, repeat = planned.key
-    why = "not run: the budget of the experiment is spent"
-    return Trial(case=case, candidate=candidate, repeat=repeat, status="not_run", problem=why, attempts=0)
 
 
 def _guarded(scope: Scope, score: Score) -> Score:

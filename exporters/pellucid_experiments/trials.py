@@ -86,6 +86,13 @@ class Trial:
         return shape
 
 
+def not_run(planned: Planned) -> Trial:
+    """Return the trial of what there was no money for."""
+    case, candidate, repeat = planned.key
+    why = "not run: the budget of the experiment is spent"
+    return Trial(case=case, candidate=candidate, repeat=repeat, status="not_run", problem=why, attempts=0)
+
+
 _FIELDS: Final = frozenset(item.name for item in fields(Trial))
 _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     **dict.fromkeys(("case", "candidate", "problem", "answer", "run_id", "trace_id"), str),

@@ -302,6 +302,24 @@ async def test_the_budget_ends_an_experiment(cases: Sequence[Case], tmp_path: Pa
     assert sorted(trial.status for trial in load_report(journal).trials) == ["judged"] * 3
 
 
+async def test_reservations_of_runs_in_flight_are_not_spent(cases: Sequence[Case]) -> None:
+    """Each call in flight reserves its longest answer. A run that is refused because of others is asked after them.
+
+    What it had used until then counts.
+    """
+    calls: list[ModelRequest] = []
+
+    async def waits(request: ModelRequest) -> Any:
+        calls.append(request)
+        await anyio.wait_all_tasks_blocked()  # until another run is refused, and waits
+        return used("It cost 12 euros.")
+
+    report = await experiment(cases, shop(waits), scorers=[correct], max_cost=70)
+    assert [trial.status for trial in report.trials] == ["judged"] * 3
+    assert sum(trial.attempts for trial in report.trials) > 3
+    assert report.cost == pytest.approx(0.05 * len(calls))
+
+
 async def test_a_price_must_be_known_for_a_budget(cases: Sequence[Case]) -> None:
     """Nothing is run without one."""
     with pytest.raises(ConfigError, match="the price of model 'good' is not known"):
