@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pellucid.telemetry.pipeline import settle
 from pellucid_exporters.worker import Call, WorkerThread
 
 if TYPE_CHECKING:
@@ -110,12 +112,13 @@ class Telemetry:
         """
         if self._is_shut:
             return False
+        is_settled, timeout = self._settle(timeout)
         failed = self._failures()
         futures = self._start([provider.force_flush for provider in self._providers()])
         is_done = _await(futures, timeout)
         for future in futures:
             future.cancel()  # one that has not begun: the next flush includes it
-        return is_done and self._failures() == failed
+        return is_settled and is_done and self._failures() == failed
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Send queued telemetry for at most `timeout` seconds and close everything. Idempotent.
@@ -126,6 +129,7 @@ class Telemetry:
             return
         self._is_shut = True
         atexit.unregister(self.shutdown)
+        _, timeout = self._settle(timeout, is_last=True)
         self.on_shutdown(self)
         if self.parts.endpoint is not None:
             self.parts.endpoint.close()
@@ -135,6 +139,12 @@ class Telemetry:
         self.parts.close()
         for workers in self._workers:
             workers.stop()
+
+    def _settle(self, timeout: float, *, is_last: bool = False) -> tuple[bool, float]:
+        """Wait for scores that are still made, for half of the time; return whether all are there, and the rest."""
+        start = time.monotonic()
+        is_settled = settle(self, timeout / 2, is_last=is_last)
+        return is_settled, timeout - (time.monotonic() - start)
 
     def renew(self) -> None:
         """Reset for use in a forked child; see the module `pipeline`."""

@@ -71,7 +71,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
             fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `budget`,
             `context`, `policy`, `telemetry`, `description`, `version`, `prices`, `reliability`, `collisions`,
-            `registry_mode`, `pin`, `lock`, `on_change`, `on_stale` and `warm`; described in `AgentOptions`.
+            `registry_mode`, `pin`, `lock`, `on_change`, `on_stale`, `scorers` and `warm`; described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -100,7 +100,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         load_backend()
         self._output = output
         options = copied(options)
-        setup = make_setup(name, output, options, Listeners())
+        setup = _setup_of(name, output, options, Listeners())
         load_capture(options.get("telemetry"))
         # The last one counts; the others are those that it overrides.
         self._configured = configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
@@ -377,7 +377,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         """
         check_options("Agent.override()", options, OverrideOptions)
         changed: AgentOptions[Any] = copied({**self._configured[-1].options, **options})
-        setup = make_setup(self.name, self._output, changed, self._setup.listeners)
+        setup = _setup_of(self.name, self._output, changed, self._setup.listeners)
         return Within(self._configured, _Configured(changed, Configuration(setup, changed.get("telemetry"))))
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
@@ -462,6 +462,15 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         stream: Listeners | None = None,
     ) -> Run:
         return new_run(self._configuration, source, deps, options, stream=stream)
+
+
+def _setup_of(name: str, output: Any, options: AgentOptions[Any], listeners: Listeners) -> Setup:
+    setup = make_setup(name, output, options, listeners)
+    if not options.get("scorers"):
+        return setup
+    from pellucid.scores.online import scored
+
+    return scored(setup, options["scorers"])
 
 
 def configuration_of(agent: Agent[Any, Any]) -> Configuration:

@@ -190,6 +190,7 @@ _PROBLEMS: Final[Mapping[str, Callable[[Any], str | None]]] = {
         None if value in ("serve", "fail") else f"unknown on_stale={value!r}; use 'serve' or 'fail'"
     ),
     "context": _having("context", "strategies", "is not a Context object; give Context(window=...)"),
+    "scorers": _items("scorers", "scorers", lambda item: None if callable(item) else "not a function; give one"),
     "warm": _switch("warm"),
 }
 """The check of each option, which returns the problem of a value, with its remedy, or None."""

@@ -120,6 +120,13 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     context: Context | None
     """How the conversation is fitted into the model's window; without it, requests have the whole conversation."""
 
+    scorers: Sequence[Callable[..., object]]
+    """Scorers of the runs that end, such as those of `pellucid.scores`; none unless given.
+
+    They work in the background, in an event loop and a thread of their own, and never delay or fail a run. A run that
+    waits for an approval or a result is scored when it ends. See `pellucid.scores.Sampled` for a share of the runs.
+    """
+
     warm: bool
     """Warm up in the background of each event loop, when the agent is made there or with the first `Agent.ready()`."""
 

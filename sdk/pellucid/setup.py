@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pellucid.selection.permission import Permissions
 
 
-_SEQUENCES: Final = frozenset(("tools", "providers", "skills", "instructions", "budget"))
+_SEQUENCES: Final = frozenset(("tools", "providers", "skills", "instructions", "budget", "scorers"))
 
 
 def _is_plain(option: str, value: object) -> bool:

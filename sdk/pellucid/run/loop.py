@@ -84,6 +84,7 @@ async def execute(run: Run) -> RunResult[Any]:
             if listeners.busy:
                 with anyio.CancelScope(shield=True):
                     await listeners.drain(DRAIN_TIMEOUT)
+    run.setup.ended(run, outcome)
     # A run that ended while it was being stopped keeps the outcome recorded on its span.
     if isinstance(outcome, RunResult):
         return outcome
@@ -122,7 +123,9 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
 async def _observed(run: Run) -> RunResult[Any]:
     """Run the loop within the boundary of the run."""
     with opened(run) as (b, links):
-        run.scope.trace_id = format_trace_id(b.span.get_span_context().trace_id)
+        context = b.span.get_span_context()
+        run.scope.trace_id, run.scope.span_id = format_trace_id(context.trace_id), format_span_id(context.span_id)
+        run.scope.start = b.start
         scope_token, run_token = enter_scope(run.scope), enter_run(run)
         run.scope.open[run] = partial(conclude, run, b)  # also if it is abandoned
         try:
@@ -281,7 +284,7 @@ def _finish(
         trace_id=scope.trace_id,
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),
-        span_id=format_span_id(b.span.get_span_context().span_id),
+        span_id=scope.span_id,
         agent=scope.agent,
         agent_version=b.noted("version") or "",
         budget=run.nesting.budget.ended_by(stop_reason) if run.nesting.budget is not None else None,

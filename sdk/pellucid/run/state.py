@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from pellucid.telemetry.content import CapturedValue
 
 
+def _nobody(*_run: object, is_final: bool = False) -> None:
+    """Do nothing with a run that has ended: nobody waits for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """Configuration that all runs of an agent share.
@@ -54,6 +58,8 @@ class Setup:
         context: How requests are fitted into the window.
         is_warm: Whether the agent warms up in the background.
         is_standalone: Whether it is that of `observe()`, whose calls belong to no run.
+        ended: Called with each run that has ended, and its outcome; of a durable run with each pass, and with the last
+            one again, once the run has ended (`is_final`).
         captured: Captured configuration, by capture policy.
         handlers: Chains of links that calls pass through, by kinds of calls.
         models: The models to call in order.
@@ -82,6 +88,7 @@ class Setup:
     context: Context | None = None
     is_warm: bool = False
     is_standalone: bool = False
+    ended: Callable[..., None] = _nobody
     captured: dict[object, CapturedValue] = field(default_factory=dict)
     handlers: dict[Any, Any] = field(default_factory=dict, init=False)
     models: tuple[ModelFacts, ...] = field(init=False)

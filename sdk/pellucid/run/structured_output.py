@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _FENCE = "```"
 
+REPAIR = "That answer does not match the JSON Schema of the output: "
+"""Beginning of the message to the model about an answer that does not fit."""
+
 
 class Mismatch(Exception):
     """An answer is not of the output type; the text describes the problem to the model."""
@@ -70,7 +73,7 @@ class Output(Generic[OutputT_co]):
         Raises:
             Mismatch: the answer is not of the type.
         """
-        document, in_object = _unfenced(text), None
+        document, in_object = unfenced(text), None
         try:
             if self.wrapped is not None:
                 return cast("OutputT_co", vars(self.wrapped.model_validate_json(document))["result"])
@@ -105,10 +108,10 @@ def prompted(request: ModelRequest) -> ModelRequest:
 
 def repair_prompt(problem: str) -> str:
     """Return the message to the model about an answer that does not fit."""
-    return f"That answer does not match the JSON Schema of the output: {problem}\nAnswer again with valid JSON only."
+    return f"{REPAIR}{problem}\nAnswer again with valid JSON only."
 
 
-def _unfenced(text: str) -> str:
+def unfenced(text: str) -> str:
     """Return an answer without the Markdown fence around it, if there is one."""
     stripped = text.strip()
     if not (stripped.startswith(_FENCE) and stripped.endswith(_FENCE)):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pellucid.messages import Message, TextPart, ToolCall, ToolResult, Usage
 from pellucid.run.outcomes import RunResult
+from pellucid.run.structured_output import REPAIR
 from pellucid.scores.case import Case
 from pellucid.scores.scored import Scored, scored_of
 from pellucid.types import JSONObject, JSONValue
@@ -40,6 +41,7 @@ class SpanFacts:
         attributes: As recorded, by the names of OpenTelemetry and `pellucid.semconv`.
         seconds: Duration.
         error_type: `error.type`; empty if it did not fail.
+        events: Its span events: objects with `name`, `time` and `attributes`.
     """
 
     name: str
@@ -48,6 +50,7 @@ class SpanFacts:
     attributes: Mapping[str, Any]
     seconds: float
     error_type: str = ""
+    events: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +63,15 @@ class Evidence:
         output: The answer: its text, or its value if the agent has an output type.
         expected: Expected answer of the case; None if there is no case, or nothing is known.
         messages: The whole conversation.
-        tools: The calls of tools, in the order of the model's calls.
+        tools: The calls of tools since the question, in the order of the model's calls.
         spans: The spans of the run, by their start; empty if they are not known.
         usage: Tokens and cost of the model calls.
-        seconds: Duration of the run; None if it is not known.
+        seconds: Duration of the run; None if it is not known, as of one that went on after a pause.
         iterations: Passes of the loop.
         status: That of the result, such as `completed`; `failed` if the run raised.
         case: The case that was asked; None if the run is not one of an experiment.
+        missing: Names of attributes of which a recording has nothing, or only a part. A scorer that needs one gives an
+            error, `content_not_recorded`, unless it needs `missing` too. The names of `tools` are always whole.
     """
 
     scored: Scored
@@ -81,6 +86,7 @@ class Evidence:
     iterations: int | None = None
     status: str = "completed"
     case: Case | None = None
+    missing: frozenset[str] = frozenset()
 
 
 EVIDENCE: Final = tuple(item.name for item in fields(Evidence))
@@ -103,7 +109,7 @@ def evidence_of(
         output=result.output,
         expected=case.expected if case is not None else None,
         messages=result.messages,
-        tools=tool_uses(result.messages),
+        tools=tool_uses(since_question(result.messages)),
         spans=tuple(spans),
         usage=result.usage,
         seconds=seconds,
@@ -115,10 +121,21 @@ def evidence_of(
 
 def question_of(messages: Sequence[Message]) -> str:
     """Return the text of the last message of the user; empty if there is none."""
-    last = next((message for message in reversed(messages) if message.role == "user"), None)
-    if last is None:
-        return ""
-    return "\n".join(part.content for part in last.parts if isinstance(part, TextPart))
+    asked = since_question(messages)[:1]
+    return "\n".join(part.content for message in asked for part in message.parts if isinstance(part, TextPart))
+
+
+def since_question(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the last message of the user and what follows it; none if there is no such message.
+
+    A message about an answer that does not fit the output type, which the run itself adds, is none of the user.
+    """
+    asked = [
+        index
+        for index, message in enumerate(messages)
+        if message.role == "user" and not message.text.startswith(REPAIR)
+    ]
+    return messages[asked[-1] :] if asked else ()
 
 
 def tool_uses(messages: Iterable[Message]) -> tuple[ToolUse, ...]:

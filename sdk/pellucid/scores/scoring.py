@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 from anyio.to_thread import run_sync
 
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, PellucidError
 from pellucid.failures import contained, describe, error_type_of
 from pellucid.scores.evidence import EVIDENCE, Evidence
 from pellucid.scores.scored import Score
@@ -77,12 +77,33 @@ async def _scores(scorer: Scorer, evidence: Evidence, within: float) -> list[Sco
     try:
         with anyio.fail_after(within):
             return list(_read(name, await _call(scorer, evidence)))
-    except Exception as error:  # noqa: BLE001  (a score says that there is none)
+    except BaseException as error:  # noqa: BLE001  (a score says that there is none; `contained` passes cancellations)
         return [Score(name=name, by=name, error_type=error_type_of(error), explanation=describe(contained(error)))]
+
+
+class NotRecorded(PellucidError):
+    """A scorer needs what a recording does not have, or has only a part of."""
+
+    error_type = "content_not_recorded"
+
+
+def check_recorded(needed: Iterable[str], missing: frozenset[str]) -> None:
+    """Check that a recording has what a scorer needs.
+
+    Raises:
+        NotRecorded: it does not.
+    """
+    if lacking := missing.intersection(needed):
+        raise NotRecorded(
+            f"{', '.join(sorted(lacking))}: the recording has only a part, or nothing; record with "
+            "CapturePolicy('redacted'), the default, and raise its max_bytes if content was cut"
+        )
 
 
 async def _call(scorer: Scorer, evidence: Evidence) -> object:
     needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
+    if "missing" not in needed:
+        check_recorded(needed, evidence.missing)
     call = partial(scorer, **{name: getattr(evidence, name) for name in needed})
     if iscoroutinefunction(scorer) or iscoroutinefunction(getattr(scorer, "__call__", None)):  # noqa: B004
         return await call()  # type: ignore[misc]

@@ -13,6 +13,7 @@ EVALUATION_SCORE_VALUE: Final = "gen_ai.evaluation.score.value"
 EVALUATION_SCORE_LABEL: Final = "gen_ai.evaluation.score.label"
 EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 EVALUATION_BY: Final = "pellucid.evaluation.by"
+EVALUATION_REASON: Final = "pellucid.evaluation.reason"
 
 EVALUATION_SCORE: Final = Metric(
     "histogram",
@@ -23,5 +24,13 @@ EVALUATION_SCORE: Final = Metric(
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 100.0),
 )
 
-SCORE_METRICS: Final = (EVALUATION_SCORE,)
+EVALUATION_DROPPED: Final = Metric(
+    "counter",
+    "{run}",
+    "pellucid.evaluation.dropped",
+    "Runs that the scorers of their agent did not score.",
+    (AGENT_NAME, EVALUATION_REASON),
+)
+
+SCORE_METRICS: Final = (EVALUATION_SCORE, EVALUATION_DROPPED)
 """Instruments of scores."""

@@ -102,6 +102,24 @@ _captures: Final[list[Pipeline]] = []
 """Those of tests, the innermost last."""
 
 
+Settle: TypeAlias = Callable[[Pipeline | None, float, bool], bool]
+
+unsettled: Final[list[Settle]] = []
+"""What still makes telemetry in the background, such as scores; see `settle`."""
+
+
+def settle(pipeline: Pipeline | None, within: float, *, is_last: bool = False) -> bool:
+    """Wait for what still makes telemetry in the background, before it is flushed; return whether all is there.
+
+    Args:
+        pipeline: Where the telemetry goes; None for all of it.
+        within: Seconds to wait at most.
+        is_last: Whether the telemetry ends then, so that what is late is dropped.
+    """
+    settled = [wait(pipeline, within, is_last) for wait in unsettled]
+    return all(settled)
+
+
 def set_default(pipeline: Pipeline) -> None:
     """Set the pipeline of agents without one, and load what records, before the runs that it would delay."""
     import pellucid.telemetry.content  # noqa: F401

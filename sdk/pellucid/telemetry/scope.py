@@ -53,6 +53,8 @@ class Scope:
         agent: Name of the agent.
         run_id: Id of the run; empty for work that belongs to no run.
         trace_id: Trace of the run, in hexadecimal digits; all zero before it has one.
+        span_id: Its span, in hexadecimal digits; all zero before it has one.
+        start: Time at which the run started, in nanoseconds; 0 before.
         identity: Identity of the run.
         iteration: Current iteration, 1-based; 0 before the first.
         deadline: Deadline of the run in seconds, on the event loop's clock.
@@ -74,7 +76,7 @@ class Scope:
         is_measured: Whether measurements reach a meter provider that keeps them.
     """
 
-    trace_id = "0" * 32
+    trace_id, span_id, start = "0" * 32, "0" * 16, 0
     listed: tuple[Any, Sequence[Any]] | None = None
 
     def __init__(

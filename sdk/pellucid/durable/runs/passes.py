@@ -145,7 +145,9 @@ async def _run_pass(
     if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
         checkpoint = {**own_messages(outcome.checkpoint, history), DIGEST: digest}
         return await _wait(store, agent, claim, journal, replace(outcome, checkpoint=checkpoint), settled_ids(source))
-    return await _ended(store, claim, journal, run, outcome, history, failure)
+    ending = await _ended(store, claim, journal, run, outcome, history, failure)
+    run.setup.ended(run, outcome, is_final=ending != "cancelled")
+    return ending
 
 
 async def _ended(

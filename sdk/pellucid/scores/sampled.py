@@ -1,0 +1,62 @@
+"""Scorers of a share of the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from inspect import Parameter, Signature, signature
+from typing import Any, Final
+
+from pellucid.errors import ConfigError
+from pellucid.scores.evidence import EVIDENCE
+from pellucid.scores.scored import Scored
+from pellucid.scores.scoring import Scorer, check_recorded, check_scorer, name_of
+
+_RANDOM: Final = 14
+"""Last hexadecimal digits of a trace id, which W3C Trace Context says are random."""
+
+
+class Sampled:
+    """A scorer of a share of the runs: the same in every process, since the id of the trace decides.
+
+    ```python
+    polite = judge("The answer is polite.", model="openai:gpt-6-sol")
+    Agent("support", model=model, scorers=[no_secret, Sampled(0.05, polite)])
+    ```
+
+    Args:
+        share: Share of the runs, above 0 and at most 1.
+        scorer: What scores them; a run that is not among them has no score of it.
+
+    Attributes:
+        name: That of the scorer.
+
+    Raises:
+        ConfigError: the share is none, or the scorer is.
+    """
+
+    def __init__(self, share: float, scorer: Scorer) -> None:
+        if not 0 < share <= 1:
+            raise ConfigError(f"Sampled({share!r}, ...): the share must be above 0 and at most 1")
+        check_scorer(scorer)
+        self.name = name_of(scorer)
+        self.share, self.scorer = share, scorer
+        self._needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
+
+    @property
+    def __signature__(self) -> Signature:
+        names = dict.fromkeys((*self._needed, "scored", "missing"))
+        return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
+
+    def __call__(self, **facts: Any) -> object:
+        """Score a run, if it is one of the share."""
+        if not self.includes(facts["scored"]):
+            return None
+        check_recorded(self._needed, facts["missing"])
+        needed: Mapping[str, Any] = {name: facts[name] for name in self._needed}
+        return self.scorer(**needed)
+
+    def includes(self, scored: Scored) -> bool:
+        """Return whether a run is one of the share; without a trace, the id of the run decides."""
+        digits = scored.trace_id or blake2b((scored.run_id or scored.response_id).encode(), digest_size=8).hexdigest()
+        return int(digits[-_RANDOM:], 16) < self.share * 16**_RANDOM
