@@ -97,6 +97,8 @@ def record(scored: Scored, score: Score, telemetry: Pipeline | None = None, span
         "by": score.by,
         "error_type": score.error_type,
         "response_id": scored.response_id or None,
+        "version": scored.version or None,
+        "model": scored.model or None,
     }
     scope.emit(ScoreRecorded, context, payload)
 
