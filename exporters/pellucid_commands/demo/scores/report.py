@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid_commands.demo.page import cut, row, say, title
 from pellucid_commands.demo.scores.agent import INSTRUCTIONS, NAME, SCORE
+from pellucid_commands.demo.scores.alarm import ALERT, PATIENCE
 from pellucid_commands.demo.store import view_command
 from pellucid_commands.inspection.output import table
 from pellucid_experiments.sections import headline, notes, sections
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pellucid_commands.demo.scores.alarm import Alarm
     from pellucid_experiments import Comparison, Report
     from pellucid_exporters import StoreReader
+    from pellucid_exporters.stored.rows import RunRow
 
 SHOWN: Final = 4
 """Wrong answers that are shown."""
@@ -37,19 +40,42 @@ def scored(version: str, reader: StoreReader, since: int, *, color: bool) -> Non
     title(f"Version {version}: {INSTRUCTIONS[version]}", color=color)
     for group in reader.score_groups("version", since, time.time_ns()):
         if group.name.endswith(version):
-            row(group.score, f"mean {group.total / group.number:.2f} of {group.number} runs")
+            row("mean", f"{group.total / group.number:.2f} of {group.score}, {group.number} runs")
     say()
+
+
+def alerted(watching: Alarm, reader: StoreReader, since: int, *, color: bool) -> bool:
+    """Print the alert, with the trace of a bad run; return whether it fires, or cannot be known here."""
+    title("The alert, by Prometheus and the rules of `pellucid rules export`", color=color)
+    if not watching.is_there:
+        row("not evaluated", "Prometheus is not installed here; with apt install prometheus, this demo runs it")
+        say()
+        return True
+    found = watching.fired()
+    if found is None:
+        row("NOT FIRING", f"{ALERT} did not fire in {PATIENCE:g} s")
+    else:
+        row(ALERT, found["annotations"]["summary"])
+        row("windows", "an hour is 6 s here")
+        row("a bad run", f"trace {_low(reader, since)[0].trace_id}")
+    say()
+    return found is not None
+
+
+def _low(reader: StoreReader, since: int) -> list[RunRow]:
+    """Return runs with a low score, one for each question."""
+    runs = reader.runs(agent=NAME, score=ScoreCondition.of(f"{SCORE}<1"))
+    return list({run.question: run for run in runs if run.start >= since}.values())
 
 
 def worst(reader: StoreReader, since: int, *, color: bool) -> None:
     """Print the answers with the lowest scores."""
     title(f"Which answers: pellucid runs --score '{SCORE}<1'", color=color)
-    runs = reader.runs(agent=NAME, score=ScoreCondition.of(f"{SCORE}<1"))
-    seen = {run.question: run for run in runs if run.started >= since}
-    for run in list(seen.values())[:SHOWN]:
+    low = _low(reader, since)
+    for run in low[:SHOWN]:
         why = next(each.explanation for each in reader.scores(run.run_id) if each.name == SCORE)
         row(run.run_id[:12], f"{run.question} {run.answer} ({why})")
-    row("", f"{len(seen)} questions in all")
+    row("", f"{len(low)} questions in all")
     say()
 
 
