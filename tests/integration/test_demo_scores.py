@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def test_the_alert_fires_in_prometheus(tmp_path: Path) -> None:
     program("prometheus")
     shown = run_demo(tmp_path)
     assert "Agent shop version 2 (shop): the mean of its score right_price in 6s" in shown
-    trace_id = shown.partition("a bad run       trace ")[2][:32]
+    [trace_id] = re.findall(r"a bad run +trace (\w{32})", shown)
     reader = StoreReader(tmp_path / ".pellucid" / "telemetry.db")
     [run] = [run for run in reader.runs(limit=500) if run.trace_id == trace_id]
     assert run.version == "2"
