@@ -205,8 +205,8 @@ def test_progress_is_shown_in_a_terminal(shop: Shop) -> None:
                 said += data
         out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
-    last = said.decode().rstrip().rpartition("\r")[2]
-    assert last.removeprefix("\x1b[K").startswith("3 of 3 runs: ")
+    last = said.decode().rpartition("\r\x1b[K")[2].splitlines()[0]
+    assert last.startswith("3 of 3 runs: ")
     assert "2 not replayable" in last
     assert "\x1b" not in out
 
