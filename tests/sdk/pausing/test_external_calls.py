@@ -101,6 +101,17 @@ def pending(telemetry: Captured) -> float:
 JOBS = [ToolCall("job", {"n": 1}, "c1"), ToolCall("job", {"n": 2}, "c2")]
 
 
+async def test_results_enter_the_conversation_in_the_order_of_the_calls() -> None:
+    """However their dispatches were scheduled: trio starts concurrent calls in any order."""
+    for _ in range(10):
+        queue = Queue()
+        agent = Agent("a", model=ScriptedModel(JOBS, "I wait.", "sum"), tools=[queue.tool()])
+        paused = await within(agent.run("go"))
+        given = [queue.result(1, "second"), queue.result(0, "first")]
+        result = await within(agent.resume(stored(paused), results=given))
+        assert [answer["result"] for answer in answers(result)] == ["first", "second"]
+
+
 async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Captured) -> None:
     """The results enter the conversation when all are there; passes, calls and waits are one trace."""
     queue = Queue()

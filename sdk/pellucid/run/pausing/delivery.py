@@ -82,6 +82,9 @@ def deliver(run: Run, b: Boundary) -> bool:
     settled = pending(run).calls.take()
     if not settled:
         return False
+    if len(settled) > 1:  # concurrent calls of one message are dispatched in any order
+        made = [item.id for message in run.conversation.messages for item in message.tool_calls]
+        settled.sort(key=lambda call: made.index(call.facts.tool_call_id) if call.facts.tool_call_id in made else 0)
     calls, results = [], []
     for call in settled:
         arguments: JSONObject = {"resultId": call.facts.result_id, "action": "status"}
