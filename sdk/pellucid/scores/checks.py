@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import Signature, signature
+from inspect import signature
 from typing import Any, Final, Literal, get_args
 
 from pydantic_core import to_jsonable_python
@@ -40,20 +39,16 @@ _UNKNOWN_OF: Final = "the {} of this run is not known"
 _MOST_NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
 class Named:
-    """A scorer with the name of its scores. Attributes: function: Names what it needs in its parameters."""
+    """A scorer with the name of its scores, which calls a function that names what it needs in its parameters."""
 
-    name: str
-    function: Callable[..., object]
+    def __init__(self, name: str, function: Callable[..., object]) -> None:
+        self.name, self._function = name, function
+        self.__signature__ = signature(function)
 
     def __call__(self, **needed: Any) -> object:
         """Score a run."""
-        return self.function(**needed)
-
-    @property
-    def __signature__(self) -> Signature:
-        return signature(self.function)
+        return self._function(**needed)
 
 
 def verdict(name: str, problem: str | None) -> Score:
