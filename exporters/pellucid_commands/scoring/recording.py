@@ -15,13 +15,13 @@ from pellucid_exporters.local.score_writer import ScoreWriter
 
 if TYPE_CHECKING:
     from pellucid.scores import Score, Scored
-    from pellucid_exporters import Telemetry
+    from pellucid.telemetry import Pipeline
 
 
 class Recorder:
     """Destinations of scores: a store, and the telemetry of this process, which does not write them into the store."""
 
-    def __init__(self, store: Path, telemetry: Telemetry, *, is_once: bool) -> None:
+    def __init__(self, store: Path, telemetry: Pipeline, *, is_once: bool) -> None:
         """Create a recorder; with `is_once`, scores that the run has already are left out."""
         self._writer, self._is_once = ScoreWriter(store), is_once
         self._sent = TelemetryOptions(

@@ -14,11 +14,15 @@ import pytest
 
 from pellucid import Agent, ConfigError, ToolCall, tool
 from pellucid.events import ScoreRecorded
+from pellucid.scores import Score
 from pellucid.testing import ScriptedModel
 from pellucid_commands.scoring.claims import Claims
 from pellucid_commands.scoring.command import load_scorers
+from pellucid_commands.scoring.recording import Recorder
 from pellucid_exporters import StoreReader
 from pellucid_exporters.local.score_writer import ScoreWriter
+from pellucid_exporters.stored.evidence import evidence_of_run
+from pellucid_exporters.testing import capture
 from support.local_store import eventually, storing
 from support.processes import PATIENCE
 
@@ -37,6 +41,7 @@ sys.exit(COMMAND.run(parser.parse_args()))
 SCORERS = """
 import os, pathlib, threading
 from pellucid.scores import Score, judge, tool_called
+from pellucid.scores import Score
 from pellucid.testing import ScriptedModel
 
 def asked(input, scored):
@@ -190,6 +195,26 @@ def test_a_process_that_is_too_late_writes_nothing(tmp_path: Path) -> None:
     assert (fast.take({row.run_id: row.start}, 8), fast.done()) == ([], {row.run_id})
     slow.close()
     fast.close()
+
+
+def test_scores_are_sent_as_they_are_written(tmp_path: Path) -> None:
+    """As a log record in the trace of the run, and a measurement with its labels; what is not written is not sent."""
+    reader = fill(tmp_path / "t.db", 1)
+    [row] = reader.runs()
+    scored = evidence_of_run(reader, row).scored
+    given = [Score(name="asked", value=0.5, by="test"), Score(name="other", label="x", by="test")]
+    with capture() as telemetry:
+        for is_once, expected in ((True, given), (True, []), (False, given)):
+            recorder = Recorder(tmp_path / "t.db", telemetry, is_once=is_once)
+            assert recorder.record(scored, given) == expected
+            recorder.close()
+        lines = [line for line in telemetry.logs if line["event"] == "gen_ai.evaluation.result"]
+        labels = {"gen_ai_agent_name": "shop", "gen_ai_request_model": "scripted", "gen_ai_evaluation_name": "asked"}
+        assert telemetry.histogram("pellucid.evaluation.score", **labels).count == 2
+        assert telemetry.events == []
+    assert [line["gen_ai.evaluation.name"] for line in lines] == ["asked", "other"] * 2
+    assert {(line["trace_id"], line["span_id"]) for line in lines} == {(row.trace_id, scored.span_id)}
+    assert [name for name, *_ in scores(reader, row.run_id)] == ["asked", "asked", "other", "other"]
 
 
 def test_runs_that_have_not_ended_or_began_before_the_watch_are_not_scored(tmp_path: Path) -> None:
