@@ -10,14 +10,14 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
-from pellucid.semconv import budgets, durable, elicitation, newest, resources, servers, tool_locks
+from pellucid.semconv import budgets, durable, elicitation, experiments, newest, resources, servers, tool_locks
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid.telemetry import phases
 
 PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
 METRICS = PAGE.split("\n## Metrics\n")[1]
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
-MODULES = (semconv, newest, servers, budgets, durable, elicitation, resources, tool_locks)
+MODULES = (semconv, newest, servers, budgets, durable, elicitation, experiments, resources, tool_locks)
 NO_ATTRIBUTES = ("EXCEPTION_EVENT", "HUB_LISTING", "ELICITATION_ANSWERED")
 EMITTED = {
     value

@@ -1,4 +1,4 @@
-"""Pytest plugin: the fixtures `telemetry` and `tape`, and `--no-model-calls`; active wherever Pellucid is installed."""
+"""Pytest plugin: fixtures, the marker `cases`, and `--no-model-calls`; active wherever Pellucid is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.testing import Captured
 
-pytest_plugins = ("pellucid_replay.pytest_plugin",)  # the fixture `tape`: replay is above this package
+# The fixture `tape` and the marker `cases` are of packages above this one.
+pytest_plugins = ("pellucid_replay.pytest_plugin", "pellucid_experiments.pytest_plugin")
 
 # The assertions of subclasses of `ModelContract` are in this module.
 pytest.register_assert_rewrite("pellucid.testing.asking", "pellucid.testing.contract")

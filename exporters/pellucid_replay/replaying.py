@@ -7,12 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypedDict, Unpack, get_args, overload
 
-from opentelemetry import metrics, trace
-
 from pellucid import semconv
 from pellucid.agent import Agent, configuration_of
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.errors import ConfigError, PellucidError
+from pellucid.messages import Message
 from pellucid.models import Model
 from pellucid.models.alternatives import candidates
 from pellucid.models.base import require_model
@@ -22,8 +21,8 @@ from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import create_run
 from pellucid.run.state import CallerContext, Configuration, Setup
-from pellucid.telemetry import Listeners, TelemetryOptions
-from pellucid.telemetry.pipeline import Pipeline, complete
+from pellucid.telemetry import Listeners
+from pellucid.telemetry.pipeline import Pipeline
 from pellucid.types import OutputT_co
 from pellucid_replay.comparison import differences
 from pellucid_replay.continuing import resume_request
@@ -34,7 +33,7 @@ from pellucid_replay.session import Divergence, OnDivergence, ReplayDiverged, Se
 from pellucid_replay.staging import staged
 from pellucid_replay.tape import Tape
 from pellucid_replay.taped_run import TapedRun
-from pellucid_replay.tracing import ReplayedSpan, ReplayTracerProvider
+from pellucid_replay.tracing import ReplayedSpan, ReplayTracerProvider, kept_pipeline
 
 
 @dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `Replay[Output](...)`
@@ -135,20 +134,54 @@ async def replay(
         ConfigError: `live` or `model` names something that does not exist, or another option has an unknown value.
     """
     _check_options(timing, on_divergence)
+    passes = checked_passes(tape)
+    configured = configuration_of(agent) if agent is not None else Configuration(rebuilt_setup(passes))
+    setup = configured.setup
+    names = _checked(live, passes, setup, has_agent=agent is not None)
+    if model is not None:
+        setup, names = with_model(setup, model), names | {"model"}
+    session = Session(live=names, timing=timing, on_divergence=on_divergence)
+    kept = kept_pipeline(configured.pipeline)
+    return await played(setup, passes, session, kept, deps=deps, has_request=agent is not None)
+
+
+def checked_passes(tape: Tape) -> Sequence[TapedRun]:
+    """Return the runs that lead to the run of a tape, oldest first.
+
+    Raises:
+        TapeError: the tape lacks something that a replay needs.
+    """
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
-    configured = configuration_of(agent) if agent is not None else Configuration(rebuilt_setup(passes))
-    setup, own = configured.setup, configured.pipeline
-    if setup.name != passes[0].agent:
-        raise ConfigError(
-            f"replay(): the run is of agent {passes[0].agent!r}, and this is {setup.name!r}; pass that one"
-        )
-    names = _checked(live, passes, agent)
-    if model is not None:
-        setup, names = _with_model(setup, model), names | {"model"}
-    session = Session(live=names, timing=timing, on_divergence=on_divergence)
-    pipeline, tracers = _pipeline(own)
+    return passes
+
+
+async def played(
+    setup: Setup,
+    passes: Sequence[TapedRun],
+    session: Session,
+    kept: tuple[Pipeline, ReplayTracerProvider],
+    *,
+    has_request: bool,
+    deps: Any = None,
+    caller: CallerContext | None = None,
+    messages: Sequence[Message] | None = None,
+) -> Replay[Any]:
+    """Play recorded runs with the configuration of an agent.
+
+    Args:
+        setup: The configuration.
+        passes: The runs, oldest first.
+        session: What is live, and what a difference does.
+        kept: Where the telemetry goes, which keeps its spans.
+        has_request: Whether requests are to be compared.
+        deps: Value for live tools.
+        caller: Identity and budget of the runs, if not the recorded identity and no budget.
+        messages: What the first run starts with, if not the recorded messages.
+    """
+    tape, (pipeline, tracers) = passes[0].tape, kept
+    tracers.recorded = tape.catalogs
     result: RunResult[Any] | None = None
     error: Exception | None = None
     for number, taped in enumerate(passes, start=1):
@@ -156,8 +189,11 @@ async def replay(
         if checkpoint is None and taped is not passes[0]:
             break  # the run before it did not pause, which is a difference
         tracers.of = taped.root
-        source = resume_request(checkpoint, passes[:number]) if checkpoint is not None else taped.input
-        run = create_run(staged(setup, Playback(session, taped)), source, _caller(taped, session, pipeline, deps))
+        source = resume_request(checkpoint, passes[:number]) if checkpoint is not None else messages or taped.input
+        context = _caller(taped, session, pipeline, deps)
+        if caller is not None:
+            context = replace(context, identity=caller.identity, budget=caller.budget)
+        run = create_run(staged(setup, Playback(session, taped)), source, context)
         result = None
         session.begin(taped.root)
         try:
@@ -165,7 +201,8 @@ async def replay(
         except PellucidError as failure:
             error = failure
     # The request of a rebuilt agent has the instructions as they were recorded, with secrets masked.
-    checked = {"has_request": agent is not None, "has_ids": "model" not in names}
+    names = session.live
+    checked = {"has_request": has_request, "has_ids": "model" not in names}
     found = differences(passes, tracers.spans, tracers.catalogs, **checked)
     is_live = bool(session.live) or session.is_live
     return Replay(
@@ -226,12 +263,16 @@ def _check_options(timing: object, on_divergence: object) -> None:
         raise ConfigError(f"replay(on_divergence={on_divergence!r}): must be 'stop' or 'live'")
 
 
-def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any, Any] | None) -> frozenset[str]:
-    """Check what is to be live.
+def _checked(live: Collection[str], passes: Sequence[TapedRun], setup: Setup, *, has_agent: bool) -> frozenset[str]:
+    """Check the agent, and what is to be live.
 
     Raises:
-        ConfigError: it does not exist.
+        ConfigError: it is another agent, or what is to be live does not exist.
     """
+    if setup.name != passes[0].agent:
+        raise ConfigError(
+            f"replay(): the run is of agent {passes[0].agent!r}, and this is {setup.name!r}; pass that one"
+        )
     names = frozenset([live] if isinstance(live, str) else live)
     hubs = {f"hub:{name}" for taped in passes for name in taped.providers}
     tools = {f"tool:{item['name']}" for catalog in passes[0].tape.catalogs.values() for item in catalog["tools"]}
@@ -239,7 +280,7 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
         if name != "model" and name not in hubs | tools:
             known = ", ".join(sorted({"model", *hubs, *tools}))
             raise ConfigError(f"replay(live={name!r}): the recording has no such part; use some of {known}")
-    if names and agent is None:
+    if names and not has_agent:
         raise ConfigError(
             f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent (--agent MODULE:NAME), "
             f"or a model (--live model=HOST:NAME)"
@@ -247,7 +288,7 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
     return names
 
 
-def _with_model(setup: Setup, model: Model | str) -> Setup:
+def with_model(setup: Setup, model: Model | str) -> Setup:
     """Return the configuration with another model.
 
     Raises:
@@ -256,20 +297,3 @@ def _with_model(setup: Setup, model: Model | str) -> Setup:
     chosen = resolve(model) if isinstance(model, str) else require_model(model, "replay()")
     load_prices(setup.prices, [(candidate.provider_name, candidate.name) for candidate in candidates(chosen)])
     return replace(setup, model=chosen)
-
-
-def _pipeline(own: Pipeline | None) -> tuple[Pipeline, ReplayTracerProvider]:
-    """Return the pipeline of a replay: marked spans, and no metrics."""
-    usual = complete(own)
-    tracers = ReplayTracerProvider(usual.tracer_provider or trace.get_tracer_provider())
-    return (
-        TelemetryOptions(
-            tracer_provider=tracers,
-            meter_provider=metrics.NoOpMeterProvider(),
-            log_sinks=usual.log_sinks,
-            capture=usual.capture,
-            listeners=usual.listeners,
-            catalog_sinks=(tracers.keep, *(getattr(usual, "catalog_sinks", None) or ())),
-        ),
-        tracers,
-    )

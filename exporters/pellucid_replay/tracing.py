@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from pellucid import semconv
+from pellucid.telemetry import TelemetryOptions
+from pellucid.telemetry.pipeline import CatalogSink, Pipeline, complete
 from pellucid.tools.catalog_records import CatalogListing, catalog_json
 from pellucid_replay.tape import TapedSpan
+from pellucid_replay.taped_tools import tools_of
 
 
 @dataclass(slots=True, eq=False)
@@ -26,11 +31,15 @@ class ReplayedSpan(Span):
         name: Name of the span.
         attributes: Its attributes so far.
         parent: Span that it is below, if that belongs to the replay.
+        start: Nanoseconds since the epoch.
+        stop: The same of its end; None if it has not ended.
     """
 
     name: str
     attributes: dict[str, Any]
     parent: ReplayedSpan | None
+    start: int
+    stop: int | None = field(default=None, init=False)
     _inner: Span = field(repr=False)
 
     def get_span_context(self) -> SpanContext:
@@ -79,6 +88,7 @@ class ReplayedSpan(Span):
 
     def end(self, end_time: int | None = None) -> None:
         """End the span."""
+        self.stop = self.stop or end_time or time.time_ns()
         self._inner.end(end_time)
 
 
@@ -88,12 +98,17 @@ class ReplayTracerProvider(trace.TracerProvider):
     Attributes:
         spans: The spans in the order of their starts.
         catalogs: Catalogues that providers listed, by digest.
+        recorded: Catalogues of the recording, by digest.
+        of: Root of the recorded run that is replayed; None while a run is none of a replay.
+        marks: Further attributes of runs.
     """
 
-    def __init__(self, inner: trace.TracerProvider) -> None:
-        """Create a provider that passes spans on to `inner`."""
+    def __init__(self, inner: trace.TracerProvider, marks: Mapping[str, AttributeValue] | None = None) -> None:
+        """Create a provider that passes spans on to `inner`; `marks` are further attributes of runs."""
+        self.marks = marks or {}
         self.spans: list[ReplayedSpan] = []
         self.catalogs: dict[str, Mapping[str, Any]] = {}
+        self.recorded: Mapping[str, Mapping[str, Any]] = {}
         self.of: TapedSpan | None = None
         self._inner = inner
 
@@ -101,6 +116,12 @@ class ReplayTracerProvider(trace.TracerProvider):
         """Keep a catalogue, unless it is too large."""
         if listing.digest not in self.catalogs and (text := catalog_json(listing)) is not None:
             self.catalogs[listing.digest] = json.loads(text)
+
+    def pass_on(self, sink: CatalogSink, listing: CatalogListing) -> None:
+        """Give a catalogue to a sink, as it was recorded: the options of stand-ins are not those of the tools."""
+        recorded = self.recorded.get(listing.digest)
+        tools = listing.tools if recorded is None else tuple(tools_of(recorded, lambda tool: tool))
+        sink(replace(listing, tools=tools))
 
     def get_tracer(
         self,
@@ -132,6 +153,8 @@ class _Tracer(trace.Tracer):
     ) -> Span:
         """Start a marked span."""
         provider, marked = self._provider, dict(attributes or {})
+        if marked.get(semconv.PHASE) == semconv.RUN:
+            marked.update(provider.marks)
         if (recorded := provider.of) is not None:
             marked[semconv.REPLAY_OF] = recorded.run_id
             if marked.get(semconv.PHASE) == semconv.RUN:
@@ -140,7 +163,8 @@ class _Tracer(trace.Tracer):
             name, context, kind, marked, links, start_time, record_exception, set_status_on_exception
         )
         outer = trace.get_current_span(context)
-        span = ReplayedSpan(name, marked, outer if isinstance(outer, ReplayedSpan) else None, inner)
+        outermost = outer if isinstance(outer, ReplayedSpan) else None
+        span = ReplayedSpan(name, marked, outermost, start_time or time.time_ns(), inner)
         provider.spans.append(span)
         return span
 
@@ -163,6 +187,28 @@ class _Tracer(trace.Tracer):
         )
         with trace.use_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span
+
+
+def kept_pipeline(
+    own: Pipeline | None, marks: Mapping[str, AttributeValue] | None = None
+) -> tuple[Pipeline, ReplayTracerProvider]:
+    """Return a pipeline that keeps its spans, and records no metrics."""
+    usual = complete(own)
+    tracers = ReplayTracerProvider(usual.tracer_provider or trace.get_tracer_provider(), marks)
+    return (
+        TelemetryOptions(
+            tracer_provider=tracers,
+            meter_provider=metrics.NoOpMeterProvider(),
+            log_sinks=usual.log_sinks,
+            capture=usual.capture,
+            listeners=usual.listeners,
+            catalog_sinks=(
+                tracers.keep,
+                *(partial(tracers.pass_on, sink) for sink in getattr(usual, "catalog_sinks", None) or ()),
+            ),
+        ),
+        tracers,
+    )
 
 
 def _context_of(span: TapedSpan) -> SpanContext:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         load_messages,
     )
     from pellucid.models import FallbackModel, Model, ModelDelta, ModelRequest, ModelResponse
-    from pellucid.options import AgentOptions, ResumeOptions, RunOptions
+    from pellucid.options import AgentOptions, RunOptions
     from pellucid.providers import (
         DiscoveryProvider,
         Readiness,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from pellucid.reliability import Reliability
     from pellucid.run.outcomes import RunResult
     from pellucid.run.stream import RunStream
+    from pellucid.scores import score
     from pellucid.selection import PermissionRequest, Policy, Verdict
     from pellucid.standalone import observe
     from pellucid.telemetry import CapturePolicy, Redactor, TelemetryOptions
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     )
     from pellucid.messages import ProviderToolDefinition, ServerToolCall, ServerToolResult  # noqa: F401
     from pellucid.models import OutputSchema, Price, PriceTable, Settings  # noqa: F401
+    from pellucid.options import ResumeOptions  # noqa: F401
     from pellucid.providers import ExplainContext, HubState  # noqa: F401
     from pellucid.reliability import (  # noqa: F401
         CircuitBreaker,
@@ -141,7 +143,6 @@ __all__ = [
     "ReasoningPart",
     "Redactor",
     "Reliability",
-    "ResumeOptions",
     "RunCancelled",
     "RunOptions",
     "RunResult",
@@ -171,6 +172,7 @@ __all__ = [
     "load_messages",
     "observe",
     "propagate",
+    "score",
     "skill_scoped_tools",
     "static_tools",
     "tool",
@@ -193,7 +195,7 @@ _HOMES = {
     ),
     "models": ("FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse"),
     "standalone": ("observe",),
-    "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
+    "options": ("AgentOptions", "RunOptions"),
     "providers": (
         "DiscoveryProvider", "Readiness", "Skill", "ToolHub", "ToolProvider", "ToolRegistry", "combined",
         "gated_tools", "skill_scoped_tools", "static_tools",
@@ -201,6 +203,7 @@ _HOMES = {
     "reliability": ("Reliability",),
     "run.outcomes": ("RunResult",),
     "run.stream": ("RunStream",),
+    "scores.record": ("score",),
     "selection": ("PermissionRequest", "Policy", "Verdict"),
     "telemetry": ("CapturePolicy", "Redactor", "TelemetryOptions"),
     "tools": ("Builtin", "Hub", "Mcp", "ProviderTool", "Tool", "ToolSource", "tool"),
@@ -215,6 +218,7 @@ _MOVED = {
     ),
     "messages": ("ProviderToolDefinition", "ServerToolCall", "ServerToolResult"),
     "models": ("OutputSchema", "Price", "PriceTable", "Settings"),
+    "options": ("ResumeOptions",),
     "standalone": ("ObservedProvider",),
     "providers": ("ExplainContext", "HubState"),
     "reliability": (

@@ -327,6 +327,8 @@ class ScoreRecorded(Event, name="score.recorded"):
         by: Who judged.
         error_type: Why there is no judgement.
         response_id: Id of the model's answer that was judged.
+        version: Version of the agent, if it was given.
+        model: Model that was asked, if it was given.
     """
 
     score: str
@@ -336,6 +338,8 @@ class ScoreRecorded(Event, name="score.recorded"):
     by: str | None
     error_type: str | None
     response_id: str | None
+    version: str | None
+    model: str | None
 
 
 EVENTS: Final[dict[str, type[Event]]] = {

@@ -13,6 +13,7 @@ import pytest
 
 from pellucid import semconv
 from pellucid.semconv.budgets import BUDGET_NAME
+from pellucid.semconv.scores import EVALUATION_NAME
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import Record, Thresholds, all_groups
 from pellucid_exporters.alerting.definition import Context
@@ -36,6 +37,7 @@ THRESHOLDS: Final = Thresholds(
     server_slow_min=5.0,
     server_hanging_after=2.0,
     cache_misses_min=10.0,
+    score_objectives=("correct=0.8",),
     dashboard_base="https://grafana.example",
     runbook_base="https://docs.example/runbooks.md",
 )
@@ -44,6 +46,7 @@ THRESHOLDS: Final = Thresholds(
 HUB, TOOL = label(semconv.PROVIDER_ID), label(semconv.TOOL_NAME)
 MODEL, AGENT = label(semconv.REQUEST_MODEL), label(semconv.AGENT_NAME)
 BUDGET = label(BUDGET_NAME)
+SCORE = label(EVALUATION_NAME)
 PART = label(semconv.TELEMETRY_PART)
 
 ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
@@ -62,6 +65,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "TokenBurn": ({MODEL: "dear-model"}, ("Model dear-model", "tokens")),
     "CostBurn": ({MODEL: "dear-model", "severity": "page"}, ("Model dear-model", "US dollars")),
     "BudgetNearlySpent": ({BUDGET: "scene"}, ("Budget scene", "of its model_calls", "limit of this alert is 80%")),
+    "ScoreDropped": ({AGENT: "judged", SCORE: "correct"}, ("Agent judged version 7", "score correct", "scores; in")),
     "ApprovalsWaiting": ({TOOL: "refund"}, ("Tool refund", "1 calls")),
     "ExternalToolStuck": ({TOOL: "survey"}, ("Tool survey", "has owed the result", "or 2 s without")),
     "ExternalToolFailing": ({TOOL: "audit"}, ("Tool audit", "%", "limit is 20%")),

@@ -41,7 +41,7 @@ WANTED = {
     "ExternalResultsRejected", "RunsNotContinuing", "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy",
     "DurableRunsRetrying",
     "TelemetryDropping", "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing",
-    "ToolServerHanging", "Watchdog", "CollectorQueueFull", "CollectorRefusing", "CollectorFailing",
+    "ToolServerHanging", "ScoreDropped", "Watchdog", "CollectorQueueFull", "CollectorRefusing", "CollectorFailing",
     "PrometheusNotificationsFailing", "PrometheusRulesFailing", "ConfigReloadFailing", "AlertmanagerFailing",
     "PrometheusDiskFilling", "PrometheusDiskFailing", "TracesDiskFilling",
 }  # fmt: skip
@@ -216,7 +216,8 @@ def test_thresholds_are_documented() -> None:
 def test_each_threshold_changes_the_rules(name: str) -> None:
     """None of them is left unused."""
     value = getattr(Thresholds(), name)
-    other = ("not_found",) if isinstance(value, tuple) else value + "/x" if isinstance(value, str) else value * 0.9
+    word = "correct=0.9" if name == "score_objectives" else "not_found"
+    other = (word,) if isinstance(value, tuple) else value + "/x" if isinstance(value, str) else value * 0.9
     changes: dict[str, Any] = {name: other}
     assert render(replace(Thresholds(), **changes)) != render()
 
@@ -242,6 +243,8 @@ def test_thresholds_are_set_by_name() -> None:
         ("hub_failing=10", "a share is less than 1"),
         ("slow_budget=0.5", "is never reached"),
         ('tool_refusals=a"b', "not a value of error.type"),
+        ("score_objectives=correct", "such as correct=0.9"),
+        ("score_objectives=correct=good", "such as correct=0.9"),
     ],
 )
 def test_wrong_thresholds_are_refused(assignment: str, said: str) -> None:

@@ -86,7 +86,7 @@ def test_images_are_pinned() -> None:
     texts = [(ROOT / "docker-compose.yml").read_text(), (ROOT / "Dockerfile").read_text()]
     images = [image for text in texts for image in re.findall(r"(?:image:|FROM) (\S+)", text)]
     others = [image for image in images if not re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", image)]
-    assert len(images) == 11
+    assert len(images) == 12
     python = "python:3.13-slim-bookworm"
     assert sorted(others) == ["pellucid-relay:local", "pellucid:local", python, python, "relay"]
 
@@ -150,7 +150,7 @@ def test_what_is_mounted_is_there(name: str) -> None:
             assert source in COMPOSE["volumes"]
 
 
-@pytest.mark.parametrize("name", ["alertmanager", "jaeger", "otel-collector", "prometheus"])
+@pytest.mark.parametrize("name", ["alertmanager", "jaeger", "loki", "otel-collector", "prometheus"])
 def test_configuration_is_mounted_where_it_is_looked_for(name: str) -> None:
     """The configuration file that a command line names is that of the mounted folder."""
     [path] = re.findall(r"--config(?:\.file)?[= ](\S+)", " ".join(SERVICES[name]["command"]))
@@ -214,6 +214,7 @@ def test_services_call_each_other_where_they_listen() -> None:
     listens = {
         "alertmanager": {9093},
         "grafana": {3000},
+        "loki": {read("loki/config.yaml")["server"]["http_listen_port"]},
         "prometheus": {9090},
         "relay": {command.PORT},
         "otel-collector": _ports(read("otel-collector/config.yaml")),
@@ -330,13 +331,18 @@ def test_prometheus_is_started_for_what_the_dashboards_need() -> None:
 
 
 def test_data_sources_have_the_uids_that_dashboards_use() -> None:
-    """Prometheus, Jaeger and Alertmanager are there under their names, and exemplars lead to Jaeger."""
+    """Prometheus, Jaeger, Loki and Alertmanager are there under their names; exemplars and log lines lead to Jaeger."""
     found = {source["uid"]: source for source in read("grafana/provisioning/datasources/pellucid.yml")["datasources"]}
     assert {uid: source["type"] for uid, source in found.items()} == {
         "prometheus": "prometheus",
         "jaeger": "jaeger",
+        "loki": "loki",
         "alertmanager": "alertmanager",
     }
+    inside, outside = found["loki"]["jsonData"]["derivedFields"]
+    assert inside["matcherRegex"] == outside["matcherRegex"] == "trace_id"
+    assert inside["datasourceUid"] == "jaeger"
+    assert outside["url"].startswith("http://localhost:16686/trace/$${")
     options = found["prometheus"]["jsonData"]
     assert options["alertmanagerUid"] == "alertmanager"
     inside, outside = options["exemplarTraceIdDestinations"]

@@ -32,6 +32,12 @@ serve support:agent --max-connections -1
 serve support:agent --concurrency 0
 serve support:agent --port 99999
 worker support:agent --metrics-port banana
+cases add --to set.jsonl --since banana
+experiment set.jsonl --agent a:b --scorers c:d --repeat banana
+experiment set.jsonl --agent a:b --scorers c:d --jobs 0
+experiment set.jsonl --agent a:b --scorers c:d --retries 1000
+experiment set.jsonl --agent a:b --scorers c:d --max-cost inf
+experiment set.jsonl --agent a:b --scorers c:d --fail-under banana
 view --jaeger banana
 view --port 99999
 alerts relay --prometheus banana
@@ -75,6 +81,11 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NESTED = """
 alerts relay
+cases add
+cases check
+cases export
+cases import
+cases list
 dashboards export
 demo durable
 durable callback

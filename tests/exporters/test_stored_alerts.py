@@ -34,6 +34,7 @@ from pellucid import (
 from pellucid.budgets.accounts import MemoryAccounts
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
+from pellucid.scores import score
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_dashboards.rules import Alert as Rule
 from pellucid_dashboards.rules import Thresholds, all_groups
@@ -53,6 +54,8 @@ LOW = Thresholds(
     tokens_per_hour=100,
     cost_per_hour=0.001,
     external_failing_min=1,
+    score_objectives=("correct=0.9",),
+    score_min=2,
 )
 """Thresholds that a few runs exceed."""
 
@@ -122,6 +125,9 @@ class World:
         )
         budget = Budget("spent", model_calls=TIMES, store=MemoryAccounts())
         await self.run("frugal", model=FunctionModel(lambda request: "done"), budget=budget, many=True)
+        agent = Agent("scored", version="2", model=FunctionModel(lambda request: "done"), telemetry=self.telemetry)
+        for number in range(TIMES):
+            score(await agent.run("go"), "correct", value=number / 10, telemetry=self.telemetry)
         background = Tool(name="background", run=hang_about, execution="same-invocation", expires_in=0.01)
         await self.run(
             "waiting", model=ScriptedModel(ToolCall("background"), "wait", "done"), tools=[background], times=1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-TABLES = re.compile(r"SCAN (?:runs|inner|parts|part_runs|run_hours|spans|bodies|events)\b")
+TABLES = re.compile(r"SCAN (?:runs|inner|parts|part_runs|run_hours|spans|bodies|events|scores|responses)\b")
 """Plans that read a table which grows with the runs from its beginning."""
 
 
@@ -221,10 +221,11 @@ ADDRESSES = (
         "range=24h",
     ),
     *("sort=-cost", "outcome=running", "outermost=1", "page=3"),
+    *("score=correct", "score=correct%3C0.5", "score=correct%3Dfail", "score=correct%21%3D1", "sort=score:correct"),
 )
 
 
-SELECTIVE = {"user=user-7", "tool=rare", "conversation=c-7", "text=order+A-777", "text=12+euros"}
+SELECTIVE = {"user=user-7", "tool=rare", "conversation=c-7", "text=order+A-777", "text=12+euros", "score=correct%3C0.5"}
 """Searches that find few runs, and so read few."""
 
 

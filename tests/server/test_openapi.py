@@ -132,7 +132,8 @@ def test_the_document_lists_all_routes() -> None:
     """Without tokens there is no endpoint for other processes."""
     paths = set(document(has_calls=True, has_metrics=True)["paths"])
     without = set(document(has_calls=False, has_metrics=False)["paths"])
-    assert paths - without == {"/metrics", *(f"/async-tools/{{result_id}}/{name}" for name in CALLS)}
+    of_tokens = {"/runs/{run_id}/scores/token", *(f"/async-tools/{{result_id}}/{name}" for name in CALLS)}
+    assert paths - without == {"/metrics", *of_tokens}
 
 
 @pytest.fixture(scope="module")

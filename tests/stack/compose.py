@@ -33,11 +33,12 @@ ENTRYPOINTS: Final = {
     "otel-collector": PROGRAMS["otelcol-contrib"],
     "jaeger": PROGRAMS["jaeger"],
     "prometheus": PROGRAMS["prometheus"],
+    "loki": PROGRAMS["loki"],
     "alertmanager": PROGRAMS["alertmanager"],
     "relay": Path(sys.executable).with_name("pellucid"),
     "demo": Path(sys.executable).with_name("pellucid"),
 }
-STARTED: Final = ("jaeger", "prometheus", "otel-collector", "alertmanager", "relay")
+STARTED: Final = ("jaeger", "prometheus", "loki", "otel-collector", "alertmanager", "relay")
 """Services in the order in which they are healthy."""
 LISTENS_EVERYWHERE: Final = {
     "prometheus": "--web.listen-address={address}:9090",

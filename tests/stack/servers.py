@@ -122,6 +122,7 @@ SERVERS: Final = (
         # Without discovery in clouds, whose clients take most of the time to build; files and static targets stay.
         tags="remove_all_sd",
     ),
+    Server("loki", "3.7.8", "github.com/grafana/loki/v3", "v3.7.8", {"loki": "./cmd/loki"}),
     Server(
         "alertmanager",
         "0.33.1",

@@ -46,6 +46,7 @@ from pellucid.durable import DurableRuns, RetryPolicy, RunStore, open_store
 from pellucid.mcp import MCPProvider
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
+from pellucid.scores import score
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid.tools.lock import ToolLock
 from pellucid_exporters import MetricLimits, Otlp, Prometheus, configure
@@ -234,6 +235,15 @@ async def serve_work(world: World, tasks: Any) -> None:
     frugal = agent("frugal", budget=lambda ctx: few(model_calls=10 if world.broken else 10**9))
     tasks.start_soon(run_again, world, frugal)
     tasks.start_soon(run_approvals, world)
+    tasks.start_soon(run_judged, world)
+
+
+async def run_judged(world: World) -> None:
+    """Be good, and worse while things are broken."""
+    one = agent("judged", version="7")
+    while True:
+        score(await one.run("go"), "correct", value=0.2 if world.broken else 1)
+        await anyio.sleep(PAUSE)
 
 
 def tool_agent(world: World) -> Agent:

@@ -51,6 +51,10 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "gen_ai.tool.type": "string",
     "gen_ai.tool.call.id": "string",
     "gen_ai.tool.description": "string",
+    "gen_ai.evaluation.name": "string",
+    "gen_ai.evaluation.score.value": "double",
+    "gen_ai.evaluation.score.label": "string",
+    "gen_ai.evaluation.explanation": "string",
     # Structured by the conventions; as JSON texts on spans, which they allow.
     "gen_ai.system_instructions": "string",
     "gen_ai.input.messages": "string",
@@ -160,6 +164,23 @@ SPANS: Final[Mapping[str, SpanFacts]] = {
     ),
 }
 """Spans that the conventions know, by `gen_ai.operation.name`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFacts:
+    """What the conventions say of one event. Attributes: required: Always there. allowed: Further ones of theirs."""
+
+    required: frozenset[str]
+    allowed: frozenset[str]
+
+
+EVENTS: Final[Mapping[str, EventFacts]] = {
+    "gen_ai.evaluation.result": EventFacts(
+        required=_gen_ai("evaluation.name"),
+        allowed=_gen_ai("evaluation.score.value", "evaluation.score.label", "evaluation.explanation", "response.id")
+        | {"error.type"},
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

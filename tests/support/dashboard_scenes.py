@@ -35,6 +35,7 @@ from pellucid import (
 from pellucid.durable import Callbacks, CallTokens, DurableRuns, NATSQueue
 from pellucid.mcp import MCPProvider
 from pellucid.reliability import CircuitBreaker, Rule, retry
+from pellucid.scores import score
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid.tools.lock import ToolLock
@@ -134,8 +135,9 @@ async def normal(telemetry: Telemetry, hub: Hub) -> None:
         telemetry=telemetry,
     )
     async with agent.stream("go") as stream:
-        async for _ in stream:
-            pass
+        async for event in stream:
+            if event.name == "run.completed":
+                score(event, "correct", value=1, telemetry=telemetry)
 
 
 async def changing(telemetry: Telemetry, hub: Hub) -> None:

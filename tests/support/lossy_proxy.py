@@ -21,14 +21,20 @@ class LossyProxy:
         self.url = f"postgresql://pellucid@/postgres?host={folder}"
         self._server = server / _SOCKET
         self._loses = threading.Event()
+        self._message = b""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / _SOCKET))
         self._listener.listen()
         self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
 
-    def lose_next_commit(self) -> None:
-        """Let the next commit happen, and close its connection instead of answering."""
+    def lose_next_commit(self, message: bytes = b"COMMIT") -> None:
+        """Let the next commit happen, and close its connection instead of answering.
+
+        Args:
+            message: Part of the message that commits.
+        """
+        self._message = message
         self._loses.set()
 
     def serve(self) -> None:
@@ -49,7 +55,7 @@ class LossyProxy:
         is_server = source.getpeername() == str(self._server)
         with suppress(OSError):
             while data := source.recv(65536):
-                if not is_server and b"COMMIT" in data and self._loses.is_set():
+                if not is_server and self._loses.is_set() and self._message in data:
                     self._loses.clear()
                     is_lost.set()
                 if is_server and is_lost.is_set():

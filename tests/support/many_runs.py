@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import time
@@ -40,6 +41,12 @@ def write_runs(path: Path, number: int, days: float = 30.0, until: int | None = 
             parts = [("model", f"model-{place % 2}"), ("tool", f"tool-{place % 9}"), ("hub", "search")]
             if place % 997 == 0:
                 parts.append(("tool", "rare"))
+            value = 0 if place % 499 == 0 else 1 - place % 3 / 8
+            payload = json.dumps({"score": "correct", "value": value, "label": "pass" if value else "fail"}).encode()
+            connection.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?, 'score.recorded', ?, ?)",
+                (key, row[4] + 1, process, place, bytes(8), payload),
+            )
             connection.executemany("INSERT INTO parts VALUES (?, ?, ?)", [(key, *part) for part in parts])
         connection.commit()
 

@@ -53,6 +53,7 @@ _NAMES: Final = (
     "TokenBurn",
     "CostBurn",
     "BudgetNearlySpent",
+    "ScoreDropped",
     "ApprovalsWaiting",
     "External.*",
     "RunsNotContinuing",

@@ -13,6 +13,7 @@ from pellucid.semconv.budgets import (
     BUDGET_RESERVED,
     BUDGET_SPENT,
 )
+from pellucid.semconv.scores import EVALUATION_NAME, EVALUATION_SCORE
 from pellucid_dashboards.explore import TRACED
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import traces_link
@@ -54,11 +55,15 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_models()], height=6, title="Models"),
             Shelf(panels=[_durations(), _failures()]),
             Shelf(panels=[_tokens(), _cost(), _prompt_cache()]),
+            Shelf(panels=[_scores(), _judged()], title="Scores"),
             Shelf(panels=[_budgets(), _refused()], title="Budgets"),
             Shelf(panels=[_decisions()]),
         ],
         chosen_by=["agent", "model", TRACED],
-        alerts=('alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|BudgetNearlySpent|AgentProcessBusy"', SERVICE),
+        alerts=(
+            'alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|BudgetNearlySpent|AgentProcessBusy|ScoreDropped"',
+            SERVICE,
+        ),
     )
 
 
@@ -169,6 +174,32 @@ def _prompt_cache() -> Panel:
         "Which share of the input tokens came from the vendor's prompt cache? `none`: no vendor tells.",
         "percentunit",
         Query(expr=or_none(cached, *_BY), legend=_LEGEND),
+    )
+
+
+_JUDGED: Final = (EVALUATION_NAME, semconv.AGENT_NAME, semconv.AGENT_VERSION)
+_SAYS: Final = " ".join(as_legend(each) for each in _JUDGED)
+
+
+def _scores() -> Panel:
+    worst = quantile(0.1, EVALUATION_SCORE, SERVICE, AGENT, by=_JUDGED)
+    return lines(
+        "Scores",
+        "How good is each version of an agent: the mean of each score, and its worst tenth with links to traces? Few "
+        "scores say little: their number is beside it. `none`: nothing was scored.",
+        "none",
+        Query(expr=or_none(mean(EVALUATION_SCORE, SERVICE, AGENT, by=_JUDGED), *_JUDGED), legend=f"{_SAYS} mean"),
+        Query(expr=worst, legend=f"{_SAYS} p10", exemplar=True),
+    )
+
+
+def _judged() -> Panel:
+    return lines(
+        "Scores per hour",
+        "How many scores is a mean made of?",
+        "short",
+        Query(expr=or_none(f"3600 * {calls(EVALUATION_SCORE, SERVICE, AGENT, by=_JUDGED)}", *_JUDGED), legend=_SAYS),
+        stacked=True,
     )
 
 

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 from pellucid import semconv
 from pellucid.errors import PellucidError
+from pellucid.semconv.scores import EVALUATION_NAME, EVALUATION_SCORE
 from pellucid.semconv.servers import SERVER_OPERATION_DURATION
 from pellucid_dashboards.names import label, series
 
@@ -24,6 +25,7 @@ LOOKBACK: Final = 3600.0
 """Seconds for which an exemplar is recent."""
 
 SUBJECTS: Final = (
+    (label(EVALUATION_NAME), EVALUATION_SCORE),
     (label(semconv.MCP_SERVER_NAME), SERVER_OPERATION_DURATION),
     (label(semconv.TOOL_NAME), semconv.TOOL_DURATION),
     (label(semconv.PROVIDER_ID), semconv.HUB_LISTING_DURATION),
@@ -34,6 +36,7 @@ SUBJECTS: Final = (
 
 _FAILED: Final = ("Failing", "Down", "CircuitOpen")
 _SLOW: Final = ("Slow", "Silent")
+_LOW: Final = "ScoreDropped"
 
 
 class TraceLookupError(PellucidError):
@@ -45,7 +48,7 @@ class Exemplar:
     """Measurement with a link to its trace.
 
     Attributes:
-        value: Measured seconds.
+        value: Measured seconds, or the value of a score.
         time: Unix time.
         failed: Whether the measurement has an error.
     """
@@ -68,12 +71,14 @@ def selector(labels: Mapping[str, str]) -> str | None:
 
 
 def choose(exemplars: Iterable[Exemplar], alert: str) -> Exemplar | None:
-    """Return the most relevant exemplar for an alert of this name: a failure, the slowest, or the newest."""
+    """Return the most relevant exemplar for an alert of this name: a failure, the slowest, the worst, or the newest."""
     found = list(exemplars)
     if alert.endswith(_FAILED):
         found = [exemplar for exemplar in found if exemplar.failed] or found
     if alert.endswith(_SLOW):
         return max(found, key=lambda exemplar: (exemplar.value, exemplar.time), default=None)
+    if alert == _LOW:
+        return min(found, key=lambda exemplar: (exemplar.value, -exemplar.time), default=None)
     return max(found, key=lambda exemplar: exemplar.time, default=None)
 
 

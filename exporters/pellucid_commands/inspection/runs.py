@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
+from pellucid.errors import ConfigError
 from pellucid.semconv import FAILED, TIMEOUT
 from pellucid_commands.inspection.options import add_store_options, amount, positive
 from pellucid_commands.inspection.output import say, say_json, table
@@ -17,21 +18,35 @@ from pellucid_exporters.stored import text
 from pellucid_exporters.stored.documents import run_document
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.rows import STATUSES, STOP_REASONS
+from pellucid_exporters.stored.scores import ScoreCondition
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from pellucid_exporters.stored.rows import RunRow, Total
+    from pellucid_exporters.stored.scores import ScoreRow
 
 SHOWN: Final = 12
 """Characters of an id in a table, which are enough to name the run."""
 
-_TITLES: Final = ("RUN", "STARTED", "AGENT", "STATUS", "DURATION", "SPANS", "TOKENS", "COST", "QUESTION", "ANSWER")
+_TITLES: Final = (
+    "RUN",
+    "STARTED",
+    "AGENT",
+    "STATUS",
+    "DURATION",
+    "SPANS",
+    "TOKENS",
+    "COST",
+    "SCORES",
+    "QUESTION",
+    "ANSWER",
+)
 _SPARE: Final = ("SPANS", "TOKENS", "COST", "STARTED")
 _RIGHT: Final = ("DURATION", "SPANS", "TOKENS", "COST")
 _FILTERS: Final = (
     *("agent", "outcome", "stop_reason", "hub", "tool", "model", "text"),
-    *("min_duration", "min_cost", "before", "limit"),
+    *("min_duration", "min_cost", "score", "before", "limit"),
 )
 
 
@@ -46,6 +61,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--text", help="with this text in their id, error or content, in any case of letters")
     parser.add_argument("--min-duration", type=amount, metavar="SECONDS", help="that took at least so long")
     parser.add_argument("--min-cost", type=amount, metavar="DOLLARS", help="that cost so much, with nested runs")
+    parser.add_argument(
+        "--score",
+        type=_condition,
+        metavar="SCORE",
+        help="whose newest score is so: 'correct<0.5', 'thumb=down', correct",
+    )
     parser.add_argument(
         "--before", type=moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
     )
@@ -74,7 +95,17 @@ def run(options: Namespace) -> int:
 
 def run_table(runs: Sequence[RunRow]) -> list[str]:
     """Return a table of runs."""
-    return table(_TITLES, map(_cells, runs), right=_RIGHT, names=("AGENT",), texts=("QUESTION", "ANSWER"), spare=_SPARE)
+    is_scored = any(run.scores for run in runs)
+    places = [place for place, title in enumerate(_TITLES) if is_scored or title != "SCORES"]
+    rows = ([cells[place] for place in places] for cells in map(_cells, runs))
+    return table(
+        [_TITLES[place] for place in places],
+        rows,
+        right=_RIGHT,
+        names=("AGENT",),
+        texts=("SCORES", "QUESTION", "ANSWER"),
+        spare=_SPARE,
+    )
 
 
 def _cells(run: RunRow) -> tuple[str, ...]:
@@ -88,9 +119,17 @@ def _cells(run: RunRow) -> tuple[str, ...]:
         text.count(run.spans),
         _with_total(text.count, _tokens(run), total and _tokens(total)),
         _with_total(text.money, run.cost, total and total.cost),
+        " ".join(f"{score.name}={judgement(score)}" for score in run.scores),
         run.question or "",
         f"{run.error_type}: {run.error}" if run.error and run.error_type else problem or run.answer or "",
     )
+
+
+def judgement(score: ScoreRow) -> str:
+    """Return what a score says: its value, its label, or why there is none."""
+    if score.error_type:
+        return f"!{score.error_type}"
+    return f"{score.value:.4g}" if score.value is not None else score.label or ""
 
 
 def _origin(run: RunRow) -> str:
@@ -107,6 +146,13 @@ def _tokens(row: RunRow | Total) -> int | None:
 def _with_total(shown: Callable[[object], str], own: object, total: object) -> str:
     """Return a quantity of a run; in parentheses, with the runs nested in it."""
     return shown(own) if total is None else f"{shown(own)} ({shown(total)})"
+
+
+def _condition(given: str) -> ScoreCondition:
+    try:
+        return ScoreCondition.of(given)
+    except ConfigError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def moment(given: str) -> int:
@@ -130,6 +176,7 @@ COMMAND: Final = Command(
         "pellucid runs",
         "pellucid runs --outcome failed --hub catalogue",
         "pellucid runs --stop-reason max_cost",
+        "pellucid runs --score 'correct<0.5'",
         "pellucid runs --min-duration 10 --before 2026-05-04T12:30 --json",
     ),
 )

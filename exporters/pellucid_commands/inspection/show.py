@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from pellucid.semconv.budgets import BUDGET_KIND, BUDGET_REACHED
 from pellucid_commands.inspection.contents import content_lines
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import cut, flat, middle, say, say_json, terminal_width
-from pellucid_commands.inspection.runs import SHOWN
+from pellucid_commands.inspection.runs import SHOWN, judgement
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
@@ -25,11 +26,15 @@ from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow, Total
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from pellucid_exporters.stored.scores import ScoreRow
+
 _WIDEST: Final = 60
 """Columns of names and their branches, if the output is read by a program."""
 _FACTS_WIDTH: Final = 100
 """Columns that a wide terminal keeps for numbers and facts."""
 _LONGEST_FACT: Final = 60
+MOST_SCORES: Final = 20
+"""Scores that are printed."""
 _IN_DOLLARS: Final = frozenset({"max_cost", "cost"})
 _FACTS: Final = (
     semconv.PROVIDER_ID,
@@ -63,9 +68,10 @@ def run(options: Namespace) -> int:
         _show_span(content, _span(spans, options.span), as_json=options.json)
     elif options.json:
         shown = [_document(content, span) if options.content else span_document(span) for span in spans]
-        say_json({"run": run_document(found), "spans": shown})
+        scores = [dataclasses.asdict(score) for score in reader.scores(found.run_id)]
+        say_json({"run": run_document(found), "scores": scores, "spans": shown})
     else:
-        say(*_heading(found), *_faults(spans), "")
+        say(*_heading(found), *_scores(reader.scores(found.run_id)), *_faults(spans), "")
         nested = nested_runs(reader, found, reader.trace(found.trace_id))
         placed = list(tree(spans))
         room = name_room(placed)
@@ -99,6 +105,19 @@ def _heading(found: RunRow) -> Iterator[str]:
     yield f"tokens    {_usage(found)}{total}"
     if found.error or found.error_type:
         yield f"error     {found.error_type or 'error'}: {flat(found.error)}"
+
+
+def _scores(scores: Sequence[ScoreRow]) -> Iterator[str]:
+    """Yield the scores of a run, the newest first."""
+    for score in scores[: -MOST_SCORES - 1 : -1]:
+        facts = [f"{flat(score.name)}={judgement(score)}"]
+        if score.label and score.value is not None:
+            facts.append(flat(score.label))
+        facts += [f"by {flat(score.by)}"] if score.by else []
+        facts += [text.clock(score.time), flat(score.explanation)]
+        yield cut(f"score     {'  '.join(facts)}".rstrip())
+    if len(scores) > MOST_SCORES:
+        yield f"          {text.count(len(scores) - MOST_SCORES)} earlier scores; all: --json"
 
 
 def _usage(row: RunRow | Total) -> str:

@@ -11,7 +11,7 @@ from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid_commands.store.selection import needed
 from pellucid_exporters.stored.bodies import digests_in, filled
-from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import DERIVED, EventRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
     from pellucid_exporters.stored.reader import Recording
@@ -23,7 +23,8 @@ _MOST_TEXT: Final = 32 * 2**20
 """Characters of large texts that are kept, because many spans have the same ones."""
 
 _NAMES: Final = {
-    kind: tuple(field.name for field in fields(kind) if field.name != "total") for kind in (RunRow, SpanRow, EventRow)
+    kind: tuple(field.name for field in fields(kind) if field.name not in DERIVED)
+    for kind in (RunRow, SpanRow, EventRow)
 }
 _VALUES: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 

@@ -11,7 +11,7 @@ from pellucid.errors import ConfigError
 from pellucid_commands.store.writing import private
 from pellucid_exporters.local.database import PRIVATE_FOLDER
 from pellucid_exporters.plain_json import plain_json
-from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import DERIVED, EventRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ def _columns(kind: type[RunRow | SpanRow | EventRow]) -> dict[str, str]:
     return {
         field.name: _TIME if field.name in _TIMES else _TYPES.get(str(field.type).removesuffix(" | None"), _JSON)
         for field in fields(kind)
-        if field.name != "total"
+        if field.name not in DERIVED
     }
 
 

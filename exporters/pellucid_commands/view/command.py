@@ -40,7 +40,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-actions",
         action="store_true",
-        help=f"let whoever has the printed address decide, retry and cancel; token: ${TOKEN}, or a new one",
+        help=f"let whoever has the printed address score runs, decide, retry and cancel; token: ${TOKEN}, or a new one",
+    )
+    parser.add_argument(
+        "--cases", type=Path, metavar="FILE", help="with --allow-actions: the set of cases that runs can be added to"
     )
     parser.add_argument(
         "--jaeger", type=_url, metavar="URL", help=f"link to traces in this Jaeger UI (default: {JAEGER})"
@@ -65,15 +68,20 @@ def run(options: Namespace) -> int:
             jaeger = _url(text)
         except ArgumentTypeError as error:
             raise ConfigError(f"{JAEGER}: {error}") from None
-    if options.allow_actions and options.durable is None:
-        raise ConfigError("--allow-actions is for durable runs; name their store with --durable")
+    if options.cases is not None and not options.allow_actions:
+        raise ConfigError("--cases is for the button that adds a run to a set; add --allow-actions")
     from pellucid_commands.view.serving import serve
 
+    actions = None
+    if options.allow_actions:
+        from pellucid_commands.view.actions import actions_of
+
+        actions = actions_of(os.environ.get(TOKEN))
     durable = None
     if options.durable is not None:
         from pellucid_commands.view.durable import durable_pages
 
-        durable = durable_pages(options.durable, os.environ.get(TOKEN) if options.allow_actions else "")
+        durable = durable_pages(options.durable, actions)
     return serve(
         options.paths,
         host=options.host,
@@ -81,6 +89,8 @@ def run(options: Namespace) -> int:
         jaeger=jaeger,
         browser=options.open,
         durable=durable,
+        actions=actions,
+        cases=options.cases,
         images=options.images,
     )
 
@@ -111,6 +121,7 @@ COMMAND: Final = Command(
         "pellucid view --open",
         "pellucid view .pellucid/telemetry.db --port 4380 --jaeger http://localhost:16686",
         "pellucid view shop.db billing.db",
+        "pellucid view --allow-actions --cases cases.jsonl",
         "pellucid view --durable sqlite:///durable.db --allow-actions",
     ),
 )

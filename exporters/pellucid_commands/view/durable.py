@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import getpass
-import secrets
-from typing import Final
-
 import anyio
 
 from pellucid.durable import DurableRuns, open_store
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid_exporters.viewer.durable import Actions, DurablePages
 
-MIN_TOKEN: Final = 16
-"""Characters of a token, at least."""
 
-
-def durable_pages(url: str, token: str | None) -> DurablePages:
+def durable_pages(url: str, actions: Actions | None) -> DurablePages:
     """Return the durable runs of a store, which is neither created nor migrated.
 
     Args:
         url: URL of the store.
-        token: What lets readers act; None for a new token, and empty if nobody may.
+        actions: What readers may do; None if nobody may do anything.
 
     Raises:
-        ConfigError: there is no store, or it needs a migration, or the token is too short.
+        ConfigError: there is no store, or it needs a migration.
     """
     store = open_store(url)
     try:
@@ -32,10 +25,4 @@ def durable_pages(url: str, token: str | None) -> DurablePages:
     except StoreUnavailable as error:
         raise ConfigError(f"{error}; check --durable") from error
     schema.check()
-    actions = None
-    if token != "":
-        token = token or secrets.token_urlsafe()
-        if len(token) < MIN_TOKEN:
-            raise ConfigError(f"PELLUCID_VIEW_TOKEN has {len(token)} characters; use at least {MIN_TOKEN}")
-        actions = Actions(token, getpass.getuser())
     return DurablePages(store, DurableRuns(store, [], stream="never"), actions)

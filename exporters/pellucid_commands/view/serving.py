@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import webbrowser
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import uvicorn
 
 from pellucid.errors import ConfigError
-from pellucid_commands.view.stores import reader_of
+from pellucid_commands.view.stores import first_store, reader_of
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.stored.nothing import NoTelemetry
 from pellucid_exporters.viewer import create_viewer_app
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from pellucid_exporters.viewer.durable import DurablePages
+    from pellucid_exporters.viewer.sessions import Actions
+
+_ACTS: Final = "decide, retry and cancel durable runs, and score runs"
 
 PORT: Final = 4380
 """Port unless another one is named or it is taken."""
@@ -38,6 +41,8 @@ def serve(
     jaeger: str | None,
     browser: bool,
     durable: DurablePages | None = None,
+    actions: Actions | None = None,
+    cases: Path | None = None,
     images: bool = False,
 ) -> int:
     """Serve the pages of stores, print their address, and return the exit code.
@@ -50,14 +55,21 @@ def serve(
     is_without = durable is not None and not others and str(path) == DEFAULT_PATH and not path.exists()
     label = ", ".join(map(str, paths))
     reader = NoTelemetry() if is_without else reader_of(paths)
-    app = create_viewer_app(reader, label=label, jaeger=jaeger, durable=durable, images=images)
-    with closing(_listen(host, port)) as listener:
+    with ExitStack() as stack:
+        listener = stack.enter_context(closing(_listen(host, port)))
+        feedback = None
+        if actions is not None and not is_without:
+            from pellucid_commands.view.actions import feedback_to
+
+            feedback = stack.enter_context(feedback_to(first_store(path), reader, actions, cases))
+        app = create_viewer_app(reader, label=label, jaeger=jaeger, durable=durable, feedback=feedback, images=images)
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"
         print(f"{label} at {url}  (Ctrl-C ends)", flush=True)
-        if durable is not None and durable.actions is not None:
-            url = f"{url}durable/sign-in?token={quote(durable.actions.token, safe='')}"
-            print(f"to decide, retry and cancel durable runs: {url}", flush=True)
+        if actions is not None:
+            token = f"sign-in?token={quote(actions.token, safe='')}"
+            url, doing = (f"{url}{token}", "score runs") if durable is None else (f"{url}durable/{token}", _ACTS)
+            print(f"to {doing}: {url}", flush=True)
         if browser:
             webbrowser.open(url)
         _Server(_config(app)).run([listener])

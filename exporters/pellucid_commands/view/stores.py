@@ -30,6 +30,11 @@ def reader_of(paths: Sequence[Path]) -> Reader:
     return StoreReader(stores[0]) if len(stores) == 1 else ManyReader([StoreReader(store) for store in stores])
 
 
+def first_store(path: Path) -> Path:
+    """Return a store, or the first one in a folder: that to which scores are written."""
+    return next(_stores_of(path))
+
+
 def _stores_of(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path

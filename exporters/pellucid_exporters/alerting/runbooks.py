@@ -13,6 +13,7 @@ from typing import Final
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.semconv.budgets import BUDGET_NAME
+from pellucid.semconv.scores import EVALUATION_NAME
 
 PLACEHOLDERS: Final = {
     "job": "job",
@@ -20,6 +21,7 @@ PLACEHOLDERS: Final = {
     "tool": semconv.TOOL_NAME.replace(".", "_"),
     "model": semconv.REQUEST_MODEL.replace(".", "_"),
     "agent": semconv.AGENT_NAME.replace(".", "_"),
+    "score": EVALUATION_NAME.replace(".", "_"),
     "budget": BUDGET_NAME.replace(".", "_"),
 }
 """Placeholders of the runbooks, such as `$hub`, and the labels of alerts that replace them."""

@@ -80,6 +80,9 @@ class WorkThresholds:
         budget_spent: Share of a budget that is spent in its period. Local stores know of shares from 0.8 on.
         approvals_wait: Seconds without a decision while calls wait.
         approvals_many: Waiting calls of one tool, regardless of decisions.
+        score_objectives: Means below which a score is too low, by its name: `correct=0.9,helpful=0.8`.
+        score_drop: Share of its mean in the seven days before by which the mean of a score may fall.
+        score_min: Scores of one name, agent and version in an hour.
     """
 
     tool_failing: float = 0.2
@@ -96,6 +99,9 @@ class WorkThresholds:
     budget_spent: float = 0.8
     approvals_wait: float = 900.0
     approvals_many: float = 20.0
+    score_objectives: tuple[str, ...] = ()
+    score_drop: float = 0.1
+    score_min: float = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +218,7 @@ class Thresholds(UpkeepThresholds, StackThresholds, ServerThresholds, DurableThr
         for word in self.tool_refusals:
             if not re.fullmatch(r"[\w.:-]+", word):
                 raise ConfigError(f"tool_refusals: {word!r} is not a value of error.type; give words such as not_found")
+        objectives_of(self.score_objectives)
         for name in SHARES:
             if self.numbers()[name] >= 1:
                 raise ConfigError(f"{name}={self.numbers()[name]:g}: a share is less than 1, 0.1 is a tenth")
@@ -249,6 +256,28 @@ class Thresholds(UpkeepThresholds, StackThresholds, ServerThresholds, DurableThr
         return replace(self, **changes)  # type: ignore[arg-type]  # parsed as the type of the replaced value
 
 
+def objectives_of(assignments: Iterable[str]) -> dict[str, float]:
+    """Return the objectives of scores by their names.
+
+    Raises:
+        ConfigError: one is not `name=value`.
+    """
+    found: dict[str, float] = {}
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (re.fullmatch(r"[\w.:/-]{1,128}", name) and math.isfinite(value) and value > 0):
+            raise ConfigError(
+                f"score_objectives: {assignment!r} is no objective; give the name of a score and its least mean, "
+                f"such as correct=0.9"
+            )
+        found[name] = value
+    return found
+
+
 SHARES: Final = (
     "slow_budget",
     "hub_failing",
@@ -257,6 +286,7 @@ SHARES: Final = (
     "tool_failing",
     "model_failing",
     "run_failing",
+    "score_drop",
     "external_failing",
     "external_deadline_used",
     "server_slow",

@@ -18,10 +18,12 @@ from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.run_groups import groups
 from pellucid_exporters.local.run_reading import Processes, run_row
+from pellucid_exporters.local.score_reader import ScoreReader
 from pellucid_exporters.local.span_rows import span_row
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
+from pellucid_exporters.stored.scores import ScoreCondition
 
 _MANY: Final = 500
 
@@ -44,7 +46,7 @@ ORDER BY starts.start
 """
 
 
-class StoreReader:
+class StoreReader(ScoreReader):
     """Reader of a store, for any thread. Each call opens the store anew and sees one state of it.
 
     Times are nanoseconds since the epoch, ids hexadecimal. All methods raise a `StoreError` if the file is missing,
@@ -74,6 +76,7 @@ class StoreReader:
         min_cost: float | None = None,
         before: int | None = None,
         replays: bool = True,
+        score: ScoreCondition | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first.
@@ -91,10 +94,11 @@ class StoreReader:
             min_cost: US dollars that the run cost at least, with the runs nested in it.
             before: Time before which the run started, for paging.
             replays: Whether to return replays of other runs, too.
+            score: What the newest score of a name has to be.
             limit: Maximum number of runs.
         """
         parts = {"hub": hub, "tool": tool, "model": model}
-        conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost)
+        conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost, score)
         if not replays:
             conditions.append("replay_of IS NULL")
         if outcome in {RUNNING, INTERRUPTED}:

@@ -14,6 +14,7 @@ from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.local import shapes
 from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.plain_json import plain_json
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _STATUS: Final = {code: code.name.lower() for code in StatusCode}
 _KINDS: Final = {kind: kind.name.lower() for kind in SpanKind}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _ENVELOPE: Final = ("run_id", "agent", "identity", "trace_id", "span_id", "time")
+_KEPT: Final = ("run_id", "trace_id", "agent")
+"""Parts of the envelope that the index of scores needs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -158,14 +161,26 @@ def event_record(event: Event) -> EventRecord:
     bodies: dict[bytes, bytes] = {}
     fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
     payload = {key: value for key, value in fields.items() if key not in _ENVELOPE and value is not None}
+    if event.name == SCORE:
+        payload |= {key: fields[key] for key in _KEPT if fields[key].strip("0")}
     return EventRecord(
         run_id=event.run_id,
         time=round(event.time * 1e6) * 1000,
         name=event.name,
         span_id=bytes.fromhex(event.span_id),
-        payload=plain_json(shapes.lighten(payload, bodies)),
+        payload=light_json(event.name, payload, bodies),
         bodies=bodies,
     )
+
+
+def light_json(name: str, payload: Mapping[str, Any], bodies: dict[bytes, bytes]) -> bytes:
+    """Return the payload of an event with references to large texts; of scores, explanations only may be large."""
+    light = shapes.lighten(payload, bodies) if name != SCORE else _light_score(payload, bodies)
+    return plain_json(light)
+
+
+def _light_score(payload: Mapping[str, Any], bodies: dict[bytes, bytes]) -> dict[str, Any]:
+    return {key: shapes.lighten(value, bodies) if key == "explanation" else value for key, value in payload.items()}
 
 
 def _requests(span: ReadableSpan) -> list[tuple[int, Mapping[str, Any]]]:

@@ -93,7 +93,7 @@ def _delete_run(connection: sqlite3.Connection, key: int) -> None:
     ).rowcount
     if deleted == MOST_ROWS:
         return
-    for table in ("starts", "events", "parts"):
+    for table in ("starts", "events", "parts", "responses"):
         connection.execute(f"DELETE FROM {table} WHERE run = ?", (key,))
     connection.execute("DELETE FROM runs WHERE key = ?", (key,))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pellucid_exporters.local import searches
 from pellucid_exporters.local.processes import is_alive
+from pellucid_exporters.local.score_rows import newest_scores
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow
 
 
@@ -58,4 +59,5 @@ def run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Callab
         seen_until=max(seen, row["last"]) if seen is not None else None,
         stop_reason=searches.stop_reason(row),
         **{name: row[name] for name in searches.PLAIN},
+        scores=newest_scores(connection, [row["run_id"]]).get(row["run_id"], ()),
     )

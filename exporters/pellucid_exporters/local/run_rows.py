@@ -53,6 +53,7 @@ class RunChange:
     Attributes:
         faults: Number of boundaries that failed.
         usage: Tokens of input and output, US dollars, and tokens of input from a cache of model calls that have ended.
+        responses: Ids of the answers of models.
         asked: Attributes of the first model call with recorded messages.
         discovery: Attributes of the first discovery with a recorded input.
     """
@@ -70,6 +71,7 @@ class RunChange:
     parts: set[tuple[str, Any]] = field(default_factory=set)
     faults: int = 0
     usage: list[float] = field(default_factory=lambda: [0, 0, 0.0, 0])
+    responses: list[str] = field(default_factory=list)
     asked: Mapping[str, Any] | None = None
     discovery: Mapping[str, Any] | None = None
 
@@ -111,6 +113,8 @@ class RunChange:
             if self.asked is None and semconv.INPUT_MESSAGES in facts:
                 self.asked = facts
             if has_ended:
+                if response := _text(facts.get(semconv.RESPONSE_ID)):
+                    self.responses.append(response)
                 inputs, outputs, cached = (_count(facts.get(name)) for name in _TOKENS)
                 counts = [inputs, outputs, _number(facts.get(semconv.COST_USD)), cached]
                 self.usage = [known + (more or 0) for known, more in zip(self.usage, counts, strict=True)]

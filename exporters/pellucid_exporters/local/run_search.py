@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from pellucid_exporters.local import searches, text_index
+from pellucid_exporters.local import score_rows, searches, text_index
 from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.schema import HOUR, LARGEST
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING
 from pellucid_exporters.stored.run_search import BOUND, FoundRuns, HourCount, Match, RunFilter
+from pellucid_exporters.stored.scores import ScoreCondition
 
 INDEXED: Final = ("agent", "user", "tenant", "conversation", "version", "outcome", "error_type")
 """Columns of `runs` with an index."""
@@ -84,6 +85,7 @@ def names(connection: sqlite3.Connection, limit: int) -> dict[str, list[str]]:
         query = _NAMES.format(column="name", table="part_runs", condition="kind = :kind", limit=limit)
         query = query.replace("> name)", "> names.name)")
         found[kind] = [name for (name,) in map(tuple, connection.execute(query, {"kind": kind}))]
+    found["score"] = score_rows.score_names(connection)
     return found
 
 
@@ -107,6 +109,8 @@ def _drivers(connection: sqlite3.Connection, wanted: RunFilter) -> Iterator[_Dri
     for kind in PARTS:
         if (name := getattr(wanted, kind)) is not None:
             yield _ranged(_PART, [kind, storable(name)], wanted)
+    if wanted.score is not None:
+        yield from _score_drivers(connection, wanted, wanted.score)
     text = storable(wanted.text or "")
     is_indexed = len(text) >= text_index.SHORTEST and "\0" not in text and not wanted.everywhere
     if is_indexed and text_index.is_valid(connection):
@@ -114,6 +118,15 @@ def _drivers(connection: sqlite3.Connection, wanted: RunFilter) -> Iterator[_Dri
         run = searches.find(connection, text)
         if run is not None:
             keys.append(run["key"])
+        if len(keys) <= BOUND:
+            yield _ranged(_KEYS, [json.dumps(keys)], wanted)
+
+
+def _score_drivers(connection: sqlite3.Connection, wanted: RunFilter, score: ScoreCondition) -> Iterator[_Driver]:
+    """Yield the query for the runs with a score, and that for those of which any score meets the condition, if few."""
+    yield _ranged(_PART, ["score", storable(score.name)], wanted)
+    if score.operator not in {"", "!="}:
+        keys = list(score_rows.keys_of(connection, score, BOUND + 1))
         if len(keys) <= BOUND:
             yield _ranged(_KEYS, [json.dumps(keys)], wanted)
 
@@ -165,6 +178,10 @@ def _conditions(wanted: RunFilter) -> tuple[list[str], list[Any]]:
         if (name := getattr(wanted, kind)) is not None:
             conditions.append("EXISTS (SELECT 1 FROM parts WHERE run = runs.key AND kind = ? AND name = ?)")
             values += [kind, storable(name)]
+    if wanted.score is not None:
+        condition, needed = score_rows.condition_of(wanted.score)
+        conditions.append(condition)
+        values += needed
     if wanted.faulty:
         conditions.append("faults > 0")
     if wanted.outermost:

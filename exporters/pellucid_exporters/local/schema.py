@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pellucid.errors import ConfigError, StoreError
+from pellucid_exporters.local.score_schema import MIGRATION as SCORES
 from pellucid_exporters.local.text_index import create_index
 
 LARGEST: Final = 2**63 - 1
@@ -144,6 +145,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             BEGIN {_counted("old", -1)}; {_counted("new", 1)}; END""",
         f"CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN {_counted('old', -1)}; END",
     ),
+    SCORES,
 )
 """Statements that lead from each version to the next."""
 

@@ -12,8 +12,10 @@ from pellucid import semconv
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.run_rows import PARTS
 from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.local.score_rows import condition_of
 from pellucid_exporters.local.shapes import constants
 from pellucid_exporters.stored.rows import Total, text_of, total_of
+from pellucid_exporters.stored.scores import ScoreCondition
 
 _RUNS: Final = """
 SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans,
@@ -37,6 +39,7 @@ iif(ended IS NULL, nullif(used_cost, 0), cost) AS cost
 _USAGES: Final = f"""
 {_TREE.format(run_id="?")} SELECT {_USAGE} FROM runs JOIN tree USING (run_id)
 """
+_PARTS: Final = f"SELECT kind, name FROM parts WHERE run = ? AND kind IN ({', '.join('?' * len(PARTS))})"
 TREE_ROWS: Final = f"{_TREE.format(run_id='?')} SELECT runs.* FROM tree CROSS JOIN runs USING (run_id)"
 """Query for a run and the runs nested in it."""
 
@@ -52,7 +55,11 @@ _TRACE: Final = 32
 
 
 def conditions_of(
-    agent: str | None, parts: Mapping[str, str | None], min_duration: float | None, min_cost: float | None
+    agent: str | None,
+    parts: Mapping[str, str | None],
+    min_duration: float | None,
+    min_cost: float | None,
+    score: ScoreCondition | None,
 ) -> tuple[list[str], list[Any]]:
     """Return the conditions of a search, and their values."""
     conditions: list[str] = []
@@ -70,6 +77,10 @@ def conditions_of(
     if min_cost is not None:
         conditions.append(_COST)
         values += [min_cost, min_cost]
+    if score is not None:
+        condition, needed = condition_of(score)
+        conditions.append(condition)
+        values += needed
     return conditions, values
 
 
@@ -122,7 +133,7 @@ def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:
 def parts_of(connection: sqlite3.Connection, key: int) -> dict[str, list[str]]:
     """Return the parts of a run by their kinds."""
     parts: dict[str, list[str]] = {kind: [] for kind in PARTS}
-    for kind, name in connection.execute("SELECT kind, name FROM parts WHERE run = ?", (key,)):
+    for kind, name in connection.execute(_PARTS, (key, *PARTS)):
         parts[kind].append(name)
     return parts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -20,6 +21,8 @@ from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecor
 from pellucid_exporters.local.retention import Retention
 from pellucid_exporters.local.run_rows import changes_of
 from pellucid_exporters.local.schema import UnusableStore
+from pellucid_exporters.local.score_rows import run_of_score
+from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.local.shapes import definition_of
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?
 _END: Final = "DELETE FROM starts WHERE trace_id = ? AND span_id = ?"
 _EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PART: Final = "INSERT OR IGNORE INTO parts VALUES (?, ?, ?)"
+_RESPONSE: Final = "INSERT OR IGNORE INTO responses VALUES (?, ?)"
 _PROCESS: Final = """
 INSERT INTO processes (token, service, host, pid, started, heartbeat) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (token) DO UPDATE SET heartbeat = excluded.heartbeat RETURNING id
@@ -224,9 +228,12 @@ class StoreWriter:
         find_runs(connection, records)
         keys: dict[str, tuple[int, bytes | None]] = {"": (0, None)}
         parts: list[tuple[int, str, str]] = []
+        responses: list[tuple[str, int]] = []
         for run_id, change in changes_of(records).items():
             keys[run_id] = key, _ = change.write(connection, process)
             parts += [(key, kind, name) for kind, name in change.storable_parts()]
+            responses += [(response, key) for response in change.responses]
+        connection.executemany(_RESPONSE, responses)
         connection.executemany(_PART, parts)
         return keys
 
@@ -282,6 +289,8 @@ class StoreWriter:
         rows: list[tuple[Any, ...]] = []
         known = dict(keys)
         for event in events:
+            if event.name == SCORE and not event.run_id:
+                event = replace(event, run_id=run_of_score(connection, event.payload, event.span_id))  # noqa: PLW2901
             if event.run_id not in known:
                 found = connection.execute(
                     "SELECT key, trace_id FROM runs WHERE run_id = ?", (event.run_id,)

@@ -15,6 +15,7 @@ from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
+from pellucid_exporters.stored.scores import ScoreGroup, ScoreRow
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -35,17 +36,17 @@ class ManyReader:
         """Return the runs that match, newest first; see `StoreReader.runs`."""
         rows = [row for reader in self._readers for row in reader.runs(before=before, limit=limit, **filters)]
         rows.sort(key=attrgetter("start"), reverse=True)
-        return list(islice(_once(rows, attrgetter("run_id")), limit))
+        return self._scored(islice(_once(rows, attrgetter("run_id")), limit))
 
     def run(self, run_id: str) -> RunRow | None:
         """Return a run by its id, a prefix of it that no other run in any of the stores has, or its trace id."""
-        found = [run for reader in self._readers if (run := reader.run(run_id)) is not None]
-        for run in found:
-            if run.run_id == run_id:
-                return run
-        if traced := [run for run in found if run.trace_id == run_id]:
-            return min(traced, key=attrgetter("start"))
-        return found[0] if len({run.run_id for run in found}) == 1 else None
+        runs = [run for reader in self._readers if (run := reader.run(run_id)) is not None]
+        found = [run for run in runs if run.run_id == run_id]
+        if not found:
+            found = sorted((run for run in runs if run.trace_id == run_id), key=attrgetter("start"))
+        if not found and len({run.run_id for run in runs}) == 1:
+            found = runs
+        return self._scored(found[:1])[0] if found else None
 
     def search(self, wanted: RunFilter) -> FoundRuns:
         """Return the runs that match among the newest ones of all stores."""
@@ -54,7 +55,7 @@ class ManyReader:
     def rows(self, run_ids: Sequence[str]) -> list[RunRow]:
         """Return runs by their ids, in the order of these."""
         found = {row.run_id: row for reader in reversed(self._readers) for row in reader.rows(run_ids)}
-        return [found[run_id] for run_id in run_ids if run_id in found]
+        return self._scored(found[run_id] for run_id in run_ids if run_id in found)
 
     def hours(self, since: int, until: int, agent: str | None = None) -> list[HourCount]:
         """Return the number of runs by hour and outcome, of hours that begin between two times."""
@@ -71,7 +72,7 @@ class ManyReader:
     def trace(self, trace_id: str) -> list[RunRow]:
         """Return the runs of a trace in start order."""
         rows = [row for reader in self._readers for row in reader.trace(trace_id)]
-        return sorted(_once(rows, attrgetter("run_id")), key=attrgetter("start"))
+        return self._scored(sorted(_once(rows, attrgetter("run_id")), key=attrgetter("start")))
 
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run in start order; of those that belong to no run for the id `""`."""
@@ -94,6 +95,27 @@ class ManyReader:
         """Return the events of a run in the order of their times."""
         rows = [row for reader in self._readers for row in reader.events(run_id)]
         return sorted(_once(rows, _event_key), key=attrgetter("time"))
+
+    def scores(self, run_id: str) -> list[ScoreRow]:
+        """Return the scores of a run in the order of their times, whichever store has them."""
+        rows = [row for reader in self._readers for row in reader.scores(run_id)]
+        return sorted(_once(rows, lambda row: row), key=attrgetter("time"))
+
+    def newest_scores(self, run_ids: Sequence[str]) -> dict[str, tuple[ScoreRow, ...]]:
+        """Return the newest score of each name of some runs."""
+        return many_runs.scores([reader.newest_scores(run_ids) for reader in self._readers])
+
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return the time and the value of the newest score of a name, of some runs."""
+        found: dict[str, tuple[int, float | None]] = {}
+        for reader in self._readers:
+            for run_id, (time, value) in reader.score_values(name, run_ids).items():
+                found[run_id] = max(found.get(run_id, (time, value)), (time, value), key=lambda score: score[0])
+        return found
+
+    def score_groups(self, by: str | None, since: int, until: int, **options: Any) -> list[ScoreGroup]:
+        """Return the scores of a window of time, counted by their name, another name, and steps of time."""
+        return many_runs.score_groups(reader.score_groups(by, since, until, **options) for reader in self._readers)
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return the events of all runs with a name in a window of time, the newest first."""
@@ -124,6 +146,12 @@ class ManyReader:
     def changes(self) -> int:
         """Return a number that grows with each write."""
         return sum(reader.changes() for reader in self._readers)
+
+    def _scored(self, rows: Iterable[RunRow]) -> list[RunRow]:
+        """Return runs with the newest scores that any of the stores has: the service that scores may be another."""
+        runs = list(rows)
+        scores = self.newest_scores([run.run_id for run in runs])
+        return [replace(run, scores=scores.get(run.run_id, ())) for run in runs]
 
     def _by_digest(
         self, digests: Iterable[str], read: Callable[[Reader, Collection[str]], Mapping[str, _T]]

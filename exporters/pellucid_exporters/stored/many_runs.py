@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import merge
 from typing import TYPE_CHECKING, TypeVar
 
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, Match, RunFilter
+from pellucid_exporters.stored.scores import ScoreGroup, ScoreRow, newest
 
 if TYPE_CHECKING:
     from pellucid_exporters.stored.reader import Reader
@@ -57,6 +58,31 @@ def groups(columns: Iterable[Sequence[RunGroup]]) -> list[RunGroup]:
         key = (group.name, group.step)
         found[key] = _both(found[key], group) if key in found else group
     return list(found.values())
+
+
+def scores(columns: Iterable[Mapping[str, Sequence[ScoreRow]]]) -> dict[str, tuple[ScoreRow, ...]]:
+    """Return the newest score of each name by run."""
+    found: dict[str, list[ScoreRow]] = {}
+    for column in columns:
+        for run_id, rows in column.items():
+            found.setdefault(run_id, []).extend(rows)
+    return {run_id: newest(rows) for run_id, rows in found.items()}
+
+
+def score_groups(columns: Iterable[Sequence[ScoreGroup]]) -> list[ScoreGroup]:
+    """Return groups of scores of several stores, equal ones as one."""
+    found: dict[tuple[str, str, int], ScoreGroup] = {}
+    for group in (group for column in columns for group in column):
+        key = (group.score, group.name, group.step)
+        if (known := found.get(key)) is not None:
+            group = replace(  # noqa: PLW2901
+                group,
+                number=known.number + group.number,
+                total=known.total + group.total,
+                errors=known.errors + group.errors,
+            )
+        found[key] = group
+    return [found[key] for key in sorted(found)]
 
 
 def _both(one: RunGroup, other: RunGroup) -> RunGroup:

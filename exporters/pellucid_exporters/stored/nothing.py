@@ -8,6 +8,7 @@ from typing import Any
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
+from pellucid_exporters.stored.scores import ScoreGroup, ScoreRow
 
 
 class NoTelemetry:
@@ -68,6 +69,30 @@ class NoTelemetry:
         has_durations: bool = True,
     ) -> list[RunGroup]:
         """Return no runs."""
+        return []
+
+    def scores(self, run_id: str) -> list[ScoreRow]:
+        """Return no scores."""
+        return []
+
+    def newest_scores(self, run_ids: Sequence[str]) -> dict[str, tuple[ScoreRow, ...]]:
+        """Return no scores."""
+        return {}
+
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return no scores."""
+        return {}
+
+    def score_groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+    ) -> list[ScoreGroup]:
+        """Return no scores."""
         return []
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
+from pellucid_exporters.stored.scores import ScoreGroup, ScoreRow
 
 
 class Recording(Protocol):
@@ -87,6 +88,30 @@ class Reader(Recording, Protocol):
         has_durations: bool = True,
     ) -> list[RunGroup]:
         """Return the runs that started between two times, counted by a name and by steps of time; see `RunGroup`."""
+        ...
+
+    def scores(self, run_id: str) -> list[ScoreRow]:
+        """Return the scores of a run in the order of their times."""
+        ...
+
+    def newest_scores(self, run_ids: Sequence[str]) -> dict[str, tuple[ScoreRow, ...]]:
+        """Return the newest score of each name of some runs, without explanations."""
+        ...
+
+    def score_values(self, name: str, run_ids: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+        """Return the time and the value of the newest score of a name, of some runs."""
+        ...
+
+    def score_groups(
+        self,
+        by: str | None,
+        since: int,
+        until: int,
+        *,
+        step: int | None = None,
+        within: tuple[str, str] | None = None,
+    ) -> list[ScoreGroup]:
+        """Return the scores of a window of time, counted by their name, another name, and steps of time."""
         ...
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.stored.quantiles import Quantile, Sample
+from pellucid_exporters.stored.scores import ScoreRow
 
 RUNNING: Final = "running"
 """Status of a run or span that has begun and not ended."""
@@ -110,6 +111,7 @@ class RunRow:
         user, tenant: Who called it, as its discoveries recorded it.
         conversation, version: Ids of the conversation, and of the version of the agent.
         faults: Number of boundaries within it that failed; `None` if it was not recorded.
+        scores: The newest score of each name, by name, without explanations.
     """
 
     run_id: str
@@ -141,6 +143,11 @@ class RunRow:
     conversation: str | None = None
     version: str | None = None
     faults: int | None = None
+    scores: tuple[ScoreRow, ...] = ()
+
+
+DERIVED: Final = frozenset({"total", "scores"})
+"""Fields of `RunRow` that follow from other rows: nested runs and events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pellucid_exporters.stored.scores import ScoreCondition
+
 BOUND: Final = 2_000
 """Runs that a search examines at most, the newest first: its cost does not grow with the store."""
 
@@ -23,6 +25,7 @@ class RunFilter:
         since, until: Times of the start, the latter exclusive.
         faulty: Whether to return only runs in which a boundary failed.
         outermost: Whether to leave out runs nested in others.
+        score: What the newest score of a name has to be.
     """
 
     agent: str | None = None
@@ -43,6 +46,7 @@ class RunFilter:
     until: int | None = None
     faulty: bool = False
     outermost: bool = False
+    score: ScoreCondition | None = None
 
 
 class Match(NamedTuple):

@@ -33,6 +33,7 @@ from pellucid_exporters.viewer.trends.people_page import people_page
 
 if TYPE_CHECKING:
     from pellucid_exporters.viewer.durable import DurablePages
+    from pellucid_exporters.viewer.feedback import Feedback
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -43,21 +44,24 @@ def create_viewer_app(
     label: str = "",
     jaeger: str | None = None,
     durable: DurablePages | None = None,
+    feedback: Feedback | None = None,
     images: bool = False,
 ) -> Starlette:
     """Return an ASGI application that shows stored telemetry.
 
     It answers requests for `127.0.0.1`, `localhost` and `::1` only, and is read-only unless there are durable runs
-    with actions. Serve it on a loopback address.
+    with actions, or feedback. Serve it on a loopback address.
 
     Args:
         reader: Reader of the store.
         label: Name of the store, at the bottom of each page.
         jaeger: URL of a Jaeger UI to which the pages link by trace id.
         durable: Durable runs to show, too. Their store is opened in the lifespan of the application.
+        feedback: What readers may do with a run; nothing if it is None.
         images: Whether pages load images of other hosts that recorded messages name.
     """
-    has_actions = durable is not None and durable.actions is not None
+    forms = ["/durable/do/"] if durable is not None and durable.actions is not None else []
+    forms += ["/do/"] if feedback is not None else []
     app = Starlette(
         routes=[
             Route("/", hubs_page),
@@ -81,13 +85,14 @@ def create_viewer_app(
             Route("/compare", compare_page),
             Route("/changes", _changes),
             *(_routes(durable) if durable is not None else ()),
+            *(_feedback_routes() if feedback is not None else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(Protection, forms="/durable/do/" if has_actions else None, images=images)],
+        middleware=[Middleware(Protection, forms=tuple(forms), images=images)],
         exception_handlers={HTTPException: _problem, ConfigError: _unreadable, Exception: _broken},
         lifespan=_opened,
     )
-    app.state.reader, app.state.durable = reader, durable
+    app.state.reader, app.state.durable, app.state.feedback = reader, durable, feedback
     app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
     app.state.jaeger = jaeger
@@ -99,6 +104,12 @@ def _routes(durable: DurablePages) -> list[Route]:
     from pellucid_exporters.viewer.durable import routes
 
     return routes(durable)
+
+
+def _feedback_routes() -> list[Route]:
+    from pellucid_exporters.viewer.feedback import routes
+
+    return routes()
 
 
 @asynccontextmanager

@@ -32,11 +32,11 @@ class Protection:
 
     Args:
         app: The application.
-        forms: Start of the paths to which forms may be sent; None if the pages are read-only.
+        forms: Starts of the paths to which forms may be sent; none if the pages are read-only.
         images: Whether pages may load images of other hosts.
     """
 
-    def __init__(self, app: ASGIApp, forms: str | None = None, *, images: bool = False) -> None:
+    def __init__(self, app: ASGIApp, forms: tuple[str, ...] = (), *, images: bool = False) -> None:
         self._app = app
         self._forms = forms
         policy = CONTENT_SECURITY_POLICY
@@ -55,7 +55,7 @@ class Protection:
                 MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
-        is_form = scope["method"] == "POST" and self._forms is not None and scope["path"].startswith(self._forms)
+        is_form = scope["method"] == "POST" and scope["path"].startswith(self._forms)
         refusal = _refusal("GET" if is_form else scope["method"], Headers(scope=scope))
         await (refusal or self._app)(scope, receive, send_protected)
 

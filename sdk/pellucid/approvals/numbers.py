@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
 from pellucid.types import JSONValue
 
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False)
+_FLOAT: Final = re.compile(r"\d[.e]")  # also within texts
 
 
 def canonical(value: JSONValue) -> str:
@@ -16,7 +18,8 @@ def canonical(value: JSONValue) -> str:
     Raises:
         TypeError, ValueError, RecursionError: the value is not JSON.
     """
-    return _CANONICAL.encode(integral(value))
+    text = _CANONICAL.encode(value)
+    return _CANONICAL.encode(integral(value)) if _FLOAT.search(text) else text
 
 
 def integral(value: JSONValue) -> JSONValue:

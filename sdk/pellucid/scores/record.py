@@ -23,6 +23,7 @@ from pellucid.semconv.scores import (
     EVALUATION_SCORE_VALUE,
 )
 from pellucid.telemetry import Pipeline, Scope
+from pellucid.telemetry.late_listeners import late_listeners
 
 MAX_EXPLANATION: Final = 4 * 1024
 """Characters of an explanation that are recorded."""
@@ -63,7 +64,8 @@ def score(
 
 def record(scored: Scored, score: Score, telemetry: Pipeline | None = None, span: Span | None = None) -> None:
     """Record a score. Args: span: What is judged, if it may still be open."""
-    scope = Scope(agent=scored.agent, run_id=scored.run_id, pipeline=telemetry)
+    heard = late_listeners(scored.agent)
+    scope = Scope(agent=scored.agent, run_id=scored.run_id, pipeline=telemetry, listeners=heard)
     context = SpanContext(
         int(scored.trace_id or "0", 16),
         int(scored.span_id or "0", 16),
@@ -97,6 +99,8 @@ def record(scored: Scored, score: Score, telemetry: Pipeline | None = None, span
         "by": score.by,
         "error_type": score.error_type,
         "response_id": scored.response_id or None,
+        "version": scored.version or None,
+        "model": scored.model or None,
     }
     scope.emit(ScoreRecorded, context, payload)
 

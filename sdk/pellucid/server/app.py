@@ -24,6 +24,7 @@ from pellucid.server.pages import page_guard
 from pellucid.server.rates import RequestRate
 from pellucid.server.rights import Authorize, owner_only
 from pellucid.server.runs import RunEndpoints
+from pellucid.server.scores import ScoreEndpoints
 from pellucid.telemetry import Pipeline
 
 if TYPE_CHECKING:
@@ -65,15 +66,15 @@ def create_app(
         origins: Origins whose web pages may send requests, such as `https://app.example.org`.
         hosts: Names under which the server answers, besides IP addresses; None for any name, or with `loopback_only`
             for those of this machine.
-        tokens: Checker of the tokens of outside workers; without it there is no `/async-tools`. Give the same to
-            `DurableRuns(completion=Completion(url, tokens))`.
+        tokens: Checker of the tokens of outside workers, and of tokens that score a run; without it there are neither.
+            Give the same to `DurableRuns(completion=Completion(url, tokens))`.
         metrics: Application to serve at `/metrics`.
         max_body: Bytes of a request's body; a longer one is answered with 413.
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits without streaming, before it answers 202.
         body_timeout: Seconds in which the body of a request must arrive; a later one is answered with 408.
-        telemetry: Destination of the span and the metric of each request, as the option of an agent. There are none if
-            the application has instrumentation of its own.
+        telemetry: Destination of scores, and of the span and the metric of each request, as the option of an agent.
+            There are no spans and metrics if the application has instrumentation of its own.
     """
     access = Access(authenticate, authorize, rate)
     draining = Draining()
@@ -91,7 +92,9 @@ def create_app(
     operators = OperatorEndpoints(runs=runs, access=access, bodies=bodies)
     # Routes are tried in this order, and calls are settled most often.
     routes = CallEndpoints(runs, tokens, bodies, access).routes() if tokens is not None else []
+    scores = ScoreEndpoints(runs=runs, access=access, bodies=bodies, tokens=tokens, telemetry=telemetry)
     routes += [*endpoints.routes(), *operators.routes(), *ConversationEndpoints(runs, access).routes()]
+    routes += scores.routes()
     return assemble(
         _by_path(routes),
         check=runs.check,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pellucid.server.problems import Problem
 from pellucid.text import excerpt
@@ -60,10 +59,14 @@ class BodyReader:
         self._check(int(length[:20]) if length.isdecimal() else 0)
         content = bytearray()
         with anyio.move_on_after(self.timeout):
-            async with aclosing(request.stream()) as chunks:
-                async for chunk in chunks:
-                    content += chunk
-                    self._check(len(content))
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                content += message.get("body", b"")
+                self._check(len(content))
+                more = message.get("more_body", False)
             return bytes(content)
         raise Problem(408, "the body did not arrive in time", headers=_CLOSE)
 
@@ -75,7 +78,7 @@ class BodyReader:
 def _parsed(content: bytes) -> Any:
     try:
         text = content.decode()
-        data = json.loads(text, object_pairs_hook=_members) if text else {}
+        data = _DECODER.decode(text) if text else {}
         if "\\u" in text:
             json.dumps(data, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -101,6 +104,9 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise Problem(400, "a member is given twice", path=excerpt(name))
         members[name] = value
     return members
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_members)
 
 
 def _path(data: Any, location: Sequence[str | int]) -> str:

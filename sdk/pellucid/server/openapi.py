@@ -18,6 +18,7 @@ from pellucid.server.event_stream import MAX_DIGITS
 from pellucid.server.operation import MAX_AGE, RetryBody
 from pellucid.server.operation import MAX_PAGE as MAX_RUNS
 from pellucid.server.runs import ApprovalsBody, CancelBody
+from pellucid.server.scores import ScoreBody, ScoreTokenBody
 from pellucid.server.submissions import RunBody, SubmitBody
 from pellucid.version import __version__
 
@@ -146,6 +147,10 @@ _SCHEMAS: Final[Mapping[str, Schema]] = {
         deadline=_NUMBER,
         token={**_TEXT, "description": "Expires later than the one that was sent; also a header, Pellucid-Call-Token."},
     ),
+    "ScoreState": _object(["status"], status={"enum": ["recorded", "duplicate"]}),
+    "ScoreToken": _object(
+        ["token", "names", "expiresAt"], token=_TEXT, names={"type": "array", "items": _TEXT}, expiresAt=_WHOLE
+    ),
     "Status": _object(["status"], status=_TEXT),
 }
 _BODIES: Final[tuple[type[Body], ...]] = (
@@ -157,8 +162,10 @@ _BODIES: Final[tuple[type[Body], ...]] = (
     ProgressBody,
     CallCancelBody,
     RetryBody,
+    ScoreBody,
+    ScoreTokenBody,
 )
-_OPTIONAL: Final = (CancelBody, RetryBody, HeartbeatBody, CallCancelBody)
+_OPTIONAL: Final = (CancelBody, RetryBody, HeartbeatBody, CallCancelBody, ScoreTokenBody)
 _ERRORS: Final = {
     "400": "The request is not valid; `path` says where.",
     "401": "The token is missing or not valid.",
@@ -307,6 +314,20 @@ _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
         ),
     ),
 }
+_SCORE: Final = _Operation(
+    summary="Score a run, as a caller; or with a token of the run, each name once.",
+    answers={
+        "200": ("The token has given the same score before.", "ScoreState"),
+        "202": ("The score is recorded.", "ScoreState"),
+        "409": ("The token has given another score of this name.", _ERROR),
+    },
+    body=ScoreBody,
+)
+_SCORE_TOKEN: Final = _Operation(
+    summary="Return a token with which a browser scores the run once.",
+    answers={"200": ("The token.", "ScoreToken")},
+    body=ScoreTokenBody,
+)
 _NAME: Final[Schema] = {"type": "string", "pattern": "^[ -~]{1,255}$"}
 _FILTERS: Final = (
     _parameter("query", "status", {"enum": list(STATUSES)}),
@@ -399,8 +420,9 @@ def document(*, has_calls: bool, has_metrics: bool) -> Schema:
         has_metrics: Whether there is `/metrics`.
     """
     runs = [(path, method, operation) for path, (method, operation) in _RUNS.items()]
-    operations = [*_probes(has_metrics=has_metrics), *runs, *_OPERATOR]
+    operations = [*_probes(has_metrics=has_metrics), *runs, *_OPERATOR, ("/runs/{run_id}/scores", "post", _SCORE)]
     if has_calls:
+        operations.append(("/runs/{run_id}/scores/token", "post", _SCORE_TOKEN))
         operations += [(f"/async-tools/{{result_id}}/{name}", "post", operation) for name, operation in _CALLS.items()]
     return _document("Durable runs of agents.", operations, _BODIES)
 

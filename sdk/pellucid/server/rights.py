@@ -10,10 +10,10 @@ from typing import Final, Literal, TypeAlias
 from pellucid.context import Identity
 from pellucid.durable import RunState
 
-Action: TypeAlias = Literal["submit", "read", "list", "cancel", "decide", "settle", "retry"]
+Action: TypeAlias = Literal["submit", "read", "list", "cancel", "decide", "settle", "retry", "score"]
 """What a request does: submit a run, read it, list runs, cancel one, decide about its approvals, settle an external
-call without the token of that call, or retry: continue a run that has ended, or send its state to the callback URL
-again."""
+call without the token of that call, retry: continue a run that has ended, or send its state to the callback URL again,
+or score a run."""
 
 OPERATOR: Final = "operator"
 APPROVER: Final = "approver"
@@ -51,7 +51,7 @@ def same_tenant(caller: Identity, action: Action, run: RunState | None) -> bool:
 def by_role(caller: Identity, action: Action, run: RunState | None) -> bool:
     """Allow the owner what `owner_only` does, and roles of the run's tenant more.
 
-    An `operator` may also read, cancel, settle and retry; an `approver` may also read, and decide.
+    An `operator` may also read, cancel, settle, retry and score; an `approver` may also read, decide and score.
     """
     if owner_only(caller, action, run):
         return True
@@ -81,8 +81,8 @@ async def is_allowed(authorize: Authorize, caller: Identity, action: Action, run
     return (await answer) if isawaitable(answer) else answer
 
 
-_OPERATES: Final = frozenset({"read", "cancel", "settle", "retry"})
-_APPROVES: Final = frozenset({"read", "decide"})
+_OPERATES: Final = frozenset({"read", "cancel", "settle", "retry", "score"})
+_APPROVES: Final = frozenset({"read", "decide", "score"})
 
 
 def _owner(run: RunState) -> Identity:

@@ -161,7 +161,12 @@ class Subscribable:
         """
         if listener is None:
             return lambda function: (self.on(event, function, once=once), function)[1]
-        return self._listeners.add(_pattern(event), listener, once=once)
+        remove = self._listeners.add(_pattern(event), listener, once=once)
+        if self._listeners.has_listener("score.recorded"):
+            from pellucid.telemetry.late_listeners import keep
+
+            keep(self._listeners, getattr(self, "name", ""))
+        return remove
 
 
 def _pattern(event: object) -> str:

@@ -7,8 +7,9 @@ from typing import Any, Literal, assert_type
 
 import pytest
 
-from pellucid import Agent, AgentOptions, Decision, Identity, ResumeOptions, RunOptions, RunResult, tool
+from pellucid import Agent, AgentOptions, Decision, Identity, RunOptions, RunResult, tool
 from pellucid.errors import CheckpointError
+from pellucid.options import ResumeOptions
 from pellucid.testing import ScriptedModel
 
 pytestmark = pytest.mark.usefixtures("quiet_opentelemetry")

@@ -95,6 +95,21 @@ async def test_listeners_hear_of_scores() -> None:
     assert (other.response_id, other.agent, other.trace_id, other.value) == ("resp-1", "support", "0" * 32, 0.0)
 
 
+async def test_agents_hear_of_the_scores_of_their_runs() -> None:
+    """Also long after the run, by ids with the agent's name; not of those of others, and not once they have left."""
+    heard: list[ScoreRecorded] = []
+    with capture() as telemetry:
+        agent = Agent("support", model=ScriptedModel("done"), telemetry=telemetry)
+        leave = agent.on(ScoreRecorded, heard.append)
+        result = await agent.run("go")
+        score(result, "correct", value=1, telemetry=telemetry)
+        score(Scored(run_id=result.run_id, agent="support"), "thumb", label="up", telemetry=telemetry)
+        score(Scored(run_id="r", agent="other"), "thumb", label="up", telemetry=telemetry)
+        leave()
+        score(result, "late", value=1, telemetry=telemetry)
+    assert [(event.score, event.run_id) for event in heard] == [("correct", result.run_id), ("thumb", result.run_id)]
+
+
 def test_explanations_follow_the_capture_policy() -> None:
     """They are redacted, and left out in the mode `metadata`."""
     with capture() as telemetry:

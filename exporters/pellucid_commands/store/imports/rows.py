@@ -96,4 +96,4 @@ def _is_in(there: set[tuple[str, bool]], span: SpanRow) -> bool:
 
 
 def _key(event: EventRow) -> tuple[Any, ...]:
-    return event.time, event.name, event.span_id
+    return event.time, event.name, event.span_id, event.payload.get("score"), event.payload.get("run_id")

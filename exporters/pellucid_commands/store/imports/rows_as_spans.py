@@ -11,9 +11,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
-from pellucid_exporters.local import shapes
-from pellucid_exporters.local.records import EventRecord
-from pellucid_exporters.plain_json import plain_json
+from pellucid_exporters.local.records import EventRecord, light_json
 from pellucid_exporters.stored.bodies import filled
 from pellucid_exporters.stored.rows import FAULTS, EventRow, SpanRow
 
@@ -57,6 +55,6 @@ def event_of(row: EventRow, payload: Mapping[str, Any]) -> EventRecord:
         time=row.time,
         name=row.name,
         span_id=bytes.fromhex(row.span_id or ""),
-        payload=plain_json(shapes.lighten(payload, bodies)),
+        payload=light_json(row.name, payload, bodies),
         bodies=bodies,
     )

@@ -10,6 +10,7 @@ from pellucid_exporters.alerting.definition import Context
 from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.stored.alerts.alert import Alert
 from pellucid_exporters.stored.alerts.hubs import hub_alerts
+from pellucid_exporters.stored.alerts.scores import score_alerts
 from pellucid_exporters.stored.alerts.work import work_alerts
 from pellucid_exporters.stored.reader import Reader
 
@@ -62,5 +63,9 @@ def evaluate(reader: Reader, now: int, thresholds: Thresholds | None = None) -> 
         thresholds: Limits; by default those of the shipped rules.
     """
     context = Context(thresholds=thresholds or Thresholds())
-    alerts = [*hub_alerts(reader, now, context), *work_alerts(reader, now, context)]
+    alerts = [
+        *hub_alerts(reader, now, context),
+        *work_alerts(reader, now, context),
+        *score_alerts(reader, now, context),
+    ]
     return sorted(alerts, key=lambda alert: (alert.severity != "page", alert.name, alert.summary))

@@ -11,6 +11,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
 from pellucid.events import ReliabilityFailedFast, ReliabilityFellBack, ReliabilityRecovered, ReliabilityRetried
+from pellucid.semconv.experiments import EXPERIMENT_NAME
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.phases import PHASES, Phase
 
@@ -24,6 +25,9 @@ DECISIONS: Final = frozenset(
     event.name for event in (ReliabilityRetried, ReliabilityRecovered, ReliabilityFellBack, ReliabilityFailedFast)
 )
 """Decisions of reliability rules: counted, emitted to listeners, and recorded on the span where they happened."""
+
+_UNMEASURED: Final = (semconv.REPLAY_OF, EXPERIMENT_NAME)
+"""Attributes of runs that are not measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,8 +126,8 @@ class Observed:
         )
 
     def measured(self) -> Observed:
-        """Return what metrics are recorded for: everything except replays."""
-        replayed = {seen.run for seen in self.phases if semconv.REPLAY_OF in seen.attributes}
+        """Return what metrics are recorded for: everything except replays and experiments."""
+        replayed = {seen.run for seen in self.phases if not seen.attributes.keys().isdisjoint(_UNMEASURED)}
         if not replayed:
             return self
         phases = [seen for seen in self.phases if seen.run not in replayed]

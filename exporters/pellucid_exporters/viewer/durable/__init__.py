@@ -2,6 +2,6 @@
 
 from pellucid_exporters.viewer.durable.parts import DurablePages
 from pellucid_exporters.viewer.durable.routes import routes
-from pellucid_exporters.viewer.durable.sessions import Actions
+from pellucid_exporters.viewer.sessions import Actions
 
 __all__ = ["Actions", "DurablePages", "routes"]

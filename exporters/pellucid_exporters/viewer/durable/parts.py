@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from pellucid.durable import DurableRuns, RunStore
 from pellucid.errors import StoreUnavailable
-from pellucid_exporters.viewer.durable.sessions import Actions
 from pellucid_exporters.viewer.pages import render
+from pellucid_exporters.viewer.sessions import Actions
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,10 @@ def _facts(run: RunRow) -> Iterator[str]:
     yield f"- started {text.stamp(run.start)}, took {took(run)}, {run.iterations} iterations"
     yield f"- {text.count(run.input_tokens)} tokens in, {text.count(run.output_tokens)} out"
     yield f"- cost {text.money(run.cost)}{total}"
+    for score in run.scores:
+        value = f"{score.value:.4g}" if score.value is not None else ""
+        facts = (value, score.label, score.error_type, f"by {score.by}" if score.by else "")
+        yield f"- score {_line(score.name)}: {_line(', '.join(filter(None, facts)))}"
     if run.models:
         yield f"- models {_line(', '.join(run.models))}"
     if run.error_type:

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow, text_of
+from pellucid_exporters.viewer.feedback.parts import feedback_of, form_token
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
 from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
@@ -38,6 +39,7 @@ MOST_MESSAGES: Final = 20
 MOST_CALLS: Final = 40
 MOST_EVENTS: Final = 60
 MOST_RELATED: Final = 20
+MOST_SCORES: Final = 50
 
 
 def run_page(request: Request) -> Response:
@@ -83,6 +85,7 @@ def run_page(request: Request) -> Response:
         "sides": SIDES,
         "is_live": run.status == RUNNING,
         "replay": REPLAY.format(store=request.app.state.label.partition(", ")[0] or "telemetry.db", run_id=run.run_id),
+        **_scores(request, run, spans, tree),
         "panel": _panel(request, tree, content, trace, state),
     }
     room = Room(elements=1_000, characters=250_000, longest=4_000, largest=60)
@@ -121,6 +124,22 @@ def _side(
     shown = _window(state, messages, MOST_MESSAGES)
     shown["items"] = contents.shared(shown["items"])
     return shown
+
+
+def _scores(request: Request, run: RunRow, spans: Sequence[SpanRow], tree: RunTree) -> dict[str, Any]:
+    """Return the scores of a run, the newest first, with the spans that they are of, and what a reader may do."""
+    scores = reader_of(request).scores(run.run_id)[::-1]
+    places = {span.span_id: span for span in spans if span is not tree.root}
+    shown = [(score, places.get(score.span_id or "")) for score in scores[:MOST_SCORES]]
+    feedback = feedback_of(request)
+    return {
+        "scores": [(score, span, tree.address(span) if span is not None else "") for score, span in shown],
+        "more_scores": max(0, len(scores) - MOST_SCORES),
+        "csrf": form_token(request),
+        "can_sign_in": feedback is not None,
+        "set": feedback.cases if feedback is not None and feedback.add is not None else "",
+        "added": request.query_params.get("added"),
+    }
 
 
 def _is_cost(call: Any) -> bool:

@@ -10,17 +10,23 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from pellucid.errors import ConfigError
 from pellucid_exporters.stored.run_search import RunFilter
+from pellucid_exporters.stored.scores import ScoreCondition
 from pellucid_exporters.viewer.pages import number, query, whole
 from pellucid_exporters.viewer.zones import Zone
 
 TEXTS: Final = (
     *("text", "agent", "outcome", "hub", "tool", "model", "user", "tenant", "conversation", "version", "error_type"),
+    "score",
 )
 NUMBERS: Final = ("min_duration", "min_cost")
 FLAGS: Final = ("everywhere", "faulty", "outermost")
 RANGES: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 """Ranges of time up to now by their name in the address, in seconds."""
+
+SCORE: Final = "score:"
+"""Before the name of a score by which runs are sorted."""
 
 COLUMNS: Final = (
     *("start", "question", "answer", "status", "agent", "user", "tenant", "conversation", "duration", "tokens", "cost"),
@@ -54,7 +60,8 @@ class Address:
     def filter(self) -> RunFilter:
         """Return what the runs are searched by."""
         flags = {name: name in self.given for name in FLAGS}
-        return RunFilter(**{**self.given, **flags}, since=self.since, until=self.until)
+        score = {"score": ScoreCondition.of(self.given["score"])} if "score" in self.given else {}
+        return RunFilter(**{**self.given, **flags, **score}, since=self.since, until=self.until)
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of this address, without the page."""
@@ -84,8 +91,11 @@ def address_of(request: Request) -> Address:
     given |= {name: number(name, parameters.get(name)) for name in NUMBERS}
     given |= {name: 1 if parameters.get(name) else None for name in FLAGS}
     sort = parameters.get("sort") or NEWEST
-    if sort.removeprefix("-") not in COLUMNS:
-        raise HTTPException(400, f"Runs are sorted by one of {', '.join(COLUMNS)}.")
+    if sort.removeprefix("-") not in COLUMNS and not sort.removeprefix("-").startswith(SCORE):
+        raise HTTPException(
+            400, f"Runs are sorted by one of {', '.join(COLUMNS)}, or by {SCORE} and the name of a score."
+        )
+    _check_score(given["score"])
     name = parameters.get("range") or None
     if name is not None and name not in RANGES:
         raise HTTPException(400, f"The range must be one of {', '.join(RANGES)}.")
@@ -101,3 +111,11 @@ def address_of(request: Request) -> Address:
         page=max(1, whole(parameters.get("page")) or 1),
         zone=Zone(parameters.get("zone")),
     )
+
+
+def _check_score(text: str) -> None:
+    if text:
+        try:
+            ScoreCondition.of(text)
+        except ConfigError as error:
+            raise HTTPException(400, f"{error}.") from error

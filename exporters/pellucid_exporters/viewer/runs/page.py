@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -12,7 +12,16 @@ from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, STATUSES
 from pellucid_exporters.stored.run_search import FoundRuns, Match
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.runs.address import COLUMNS, FLAGS, NUMBERS, RANGES, TEXTS, Address, address_of
+from pellucid_exporters.viewer.runs.address import (
+    COLUMNS,
+    FLAGS,
+    NUMBERS,
+    RANGES,
+    SCORE,
+    TEXTS,
+    Address,
+    address_of,
+)
 from pellucid_exporters.viewer.runs.figures import figures_of
 from pellucid_exporters.viewer.runs.histogram import Histogram, histogram
 from pellucid_exporters.viewer.zones import ZONES
@@ -23,6 +32,9 @@ PAGE: Final = 100
 MOST_NAMES: Final = 100
 """Names that a filter suggests."""
 
+MOST_SCORES: Final = 4
+"""Columns of scores, the first in alphabetical order; the title of the last one names the others of a run."""
+
 _HOUR: Final = 3600 * 10**9
 _COUNTED: Final = frozenset({"agent", "outcome"})
 """Filters by which the store counts the runs of each hour."""
@@ -32,7 +44,7 @@ def runs_page(request: Request) -> Response:
     """Show the runs that match the parameters of the URL."""
     address, reader = address_of(request), reader_of(request)
     found = reader.search(address.filter())
-    ordered = _ordered(found.matches, address.sort)
+    ordered = _ordered(reader, found.matches, address.sort)
     first = (address.page - 1) * PAGE
     shown = ordered[first : first + PAGE]
     rows = reader.rows([match.run_id for match in shown])
@@ -41,6 +53,7 @@ def runs_page(request: Request) -> Response:
         "runs": rows,
         "address": address,
         "columns": COLUMNS,
+        "scored": sorted({score.name for row in rows for score in row.scores})[:MOST_SCORES],
         "found": found,
         "figures": figures_of(found),
         "chart": chart,
@@ -57,20 +70,29 @@ def runs_page(request: Request) -> Response:
     return render(request, "runs.html", values)
 
 
-def _ordered(matches: Iterable[Match], sort: str) -> list[Match]:
+def _ordered(reader: Reader, matches: Iterable[Match], sort: str) -> list[Match]:
     """Return runs in an order; those that lack what they are sorted by come last."""
     column, is_reverse = sort.removeprefix("-"), sort.startswith("-")
     runs = list(matches)
-    known = [run for run in runs if getattr(run, column) is not None]
-    key = {"status": lambda run: STATUSES.index(run.status) if run.status in STATUSES else len(STATUSES)}.get(
-        column, lambda run: _comparable(getattr(run, column))
-    )
-    known.sort(key=key, reverse=is_reverse)
-    return known + [run for run in runs if getattr(run, column) is None]
+    keys = _scores(reader, runs, column.removeprefix(SCORE)) if column.startswith(SCORE) else _keys(runs, column)
+    known = [run for run in runs if keys[run.run_id] is not None]
+    known.sort(key=lambda run: keys[run.run_id], reverse=is_reverse)
+    return known + [run for run in runs if keys[run.run_id] is None]
 
 
-def _comparable(value: Any) -> Any:
-    return value.casefold() if isinstance(value, str) else value
+def _keys(runs: Iterable[Match], column: str) -> dict[str, Any]:
+    """Return what runs are sorted by, by their ids."""
+    keys = {run.run_id: getattr(run, column) for run in runs}
+    if column == "status":
+        places = {status: place for place, status in enumerate(STATUSES)}
+        return {run_id: places.get(status, len(places)) for run_id, status in keys.items()}
+    return {run_id: key.casefold() if isinstance(key, str) else key for run_id, key in keys.items()}
+
+
+def _scores(reader: Reader, runs: Sequence[Match], name: str) -> dict[str, Any]:
+    """Return the newest value of a score, by the ids of runs."""
+    found = reader.score_values(name, [run.run_id for run in runs])
+    return {run.run_id: found.get(run.run_id, (0, None))[1] for run in runs}
 
 
 def _next(address: Address, found: FoundRuns, first: int) -> str | None:

@@ -15,6 +15,7 @@ from pellucid_exporters.stored.quantiles import percentile
 from pellucid_exporters.stored.run_groups import DIMENSIONS, RunGroup
 from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.trends.lines import largest, lines
+from pellucid_exporters.viewer.trends.scores import score_values
 from pellucid_exporters.viewer.windows import RANGES, Range, range_of
 from pellucid_exporters.viewer.zones import Zone
 
@@ -94,6 +95,7 @@ def trends_page(request: Request) -> Response:
         "movers": movers[:MOST],
         "number": len(movers),
         "all": Mover("", _values(whole[1]), _values(whole[0])),
+        **score_values(reader, window, by, name),
         "charts": {measure: _chart(over_time, measure) for measure in MEASURES},
     }
     return render(request, "trends.html", values)

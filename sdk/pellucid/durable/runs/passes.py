@@ -278,6 +278,8 @@ def _content(result: RunResult[Any]) -> JSONObject:
         "iterations": result.iterations,
         "stop_reason": result.stop_reason,
         "trace_id": result.trace_id,
+        "span_id": result.span_id,
+        "agent_version": result.agent_version,
     }
 
 

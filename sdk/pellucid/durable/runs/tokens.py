@@ -13,6 +13,7 @@ from typing import Final
 from pellucid.errors import ConfigError
 from pellucid.module_names import renamed
 from pellucid.text import shown_url
+from pellucid.types import JSONValue
 
 PREFIX: Final = "pct1"
 """Beginning of each token: Pellucid call token, version 1."""
@@ -74,8 +75,7 @@ class CallTokens:
             expires_at: When the call expires, in seconds since the epoch by the store's clock; None for never.
             now: The time by that clock; by default by this process's.
         """
-        claims = _encoded(json.dumps([result_id, run_id, self.expiry(expires_at, now)], separators=(",", ":")).encode())
-        return f"{PREFIX}.{claims}.{_encoded(_signature(self._keys[0], claims))}"
+        return self.sign(PREFIX, [result_id, run_id, self.expiry(expires_at, now)])
 
     def expiry(self, expires_at: float | None, now: float | None = None) -> int:
         """Return when the token of a call expires that is issued now; arguments as of `issue`."""
@@ -93,13 +93,32 @@ class CallTokens:
 
     def signed(self, token: str) -> CallGrant | None:
         """Return what a token allows, or has allowed until it expired; None if it is not ours, or was changed."""
-        prefix, _, rest = token.partition(".")
-        claims, _, signature = rest.partition(".")
-        if prefix != PREFIX or len(token) > _MAX_TOKEN or not token.isascii():
+        match self.claims(PREFIX, token):
+            case [str(result_id), str(run_id), int(expires_at)]:
+                return CallGrant(result_id, run_id, expires_at)
+            case _:
+                return None
+
+    def sign(self, prefix: str, claims: JSONValue) -> str:
+        """Return a token of a kind, which its prefix names, with what it says."""
+        content = _encoded(json.dumps(claims, separators=(",", ":")).encode())
+        return f"{prefix}.{content}.{_encoded(_signature(self._keys[0], prefix, content))}"
+
+    def claims(self, prefix: str, token: str) -> JSONValue:
+        """Return what a token of a kind says; None if it is not ours, or was changed."""
+        kind, _, rest = token.partition(".")
+        content, _, signature = rest.partition(".")
+        if kind != prefix or len(token) > _MAX_TOKEN or not token.isascii():
             return None
         # The text is compared, not the bytes: several texts stand for the same bytes in base64.
-        matches = [hmac.compare_digest(_encoded(_signature(key, claims)), signature) for key in self._keys]
-        return _grant_of(claims) if any(matches) else None
+        matches = [hmac.compare_digest(_encoded(_signature(key, prefix, content)), signature) for key in self._keys]
+        if not any(matches):
+            return None
+        try:
+            found: JSONValue = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
+        except (ValueError, RecursionError):  # signed by another program with the same key
+            return None
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +148,10 @@ class Completion:
         return url, self.tokens.issue(result_id, run_id, expires_at, now=now)
 
 
-def _signature(key: bytes, claims: str) -> bytes:
-    return hmac.digest(key, f"{PREFIX}.{claims}".encode(), hashlib.sha256)
+def _signature(key: bytes, prefix: str, content: str) -> bytes:
+    # `hmac.digest` releases the interpreter's lock, for which this thread would then wait.
+    return hmac.new(key, f"{prefix}.{content}".encode(), hashlib.sha256).digest()
 
 
 def _encoded(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
-def _grant_of(claims: str) -> CallGrant | None:
-    """Return what signed claims allow; None if they have another form, signed by another program with the same key."""
-    try:
-        content = json.loads(base64.b64decode(claims + "=" * (-len(claims) % 4), altchars=b"-_", validate=True))
-    except (ValueError, RecursionError):
-        return None
-    match content:
-        case [str(result_id), str(run_id), int(expires_at)]:
-            return CallGrant(result_id, run_id, expires_at)
-        case _:
-            return None

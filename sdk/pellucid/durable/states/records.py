@@ -52,6 +52,8 @@ class RunState:
         lease_until: End of the worker's lease.
         trace_id: 32 hexadecimal digits; None before the end of the first pass, unless the run was submitted within a
             span.
+        span_id: Span of the pass with the answer, 16 hexadecimal digits; None unless the run is completed.
+        agent_version: Version of the agent in that pass; empty if it is not known.
         attempts: Passes that have failed in a row without a new step; 0 after `DurableRuns.retry`.
         last_error: Redacted text of the error of the latest pass that failed, also if the run has gone on since.
         last_error_type: Its `error.type`.
@@ -72,6 +74,8 @@ class RunState:
     external: tuple[CallRecord, ...] = ()
     passes: int = 1
     trace_id: str | None = None
+    span_id: str | None = None
+    agent_version: str = ""
     identity: Identity | None = None
     created_at: float | None = None
     updated_at: float | None = None
@@ -202,6 +206,8 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         external=tuple(call for call in pending if call.kind == "external"),
         passes=run.pass_no,
         trace_id=trace_id_of(run),
+        span_id=known_trace(result.get("span_id")),
+        agent_version=result.get("agent_version") or "",
         identity=identity,
         created_at=run.created_at,
         updated_at=run.updated_at,
@@ -226,7 +232,7 @@ def _messages_of(run: RunRecord) -> tuple[Message, ...]:
 
 
 def known_trace(trace_id: object) -> str | None:
-    """Return the id of a trace; None if nothing was traced, and the id is all zero."""
+    """Return the id of a trace or a span; None if nothing was traced, and the id is all zero."""
     return trace_id if isinstance(trace_id, str) and trace_id.strip("0") else None
 
 

@@ -60,7 +60,7 @@ def settle(
 
 def _settled(tx: Transaction, values: Mapping[str, Any], events: Sequence[JSONValue]) -> Settlement | None:
     """Settle a call; return None if that could not be, because it was settled before or is not there."""
-    row = tx.one("settle", entries=len(events), events=[dump(event) for event in events], **values)
+    row = tx.one("settle", entries=len(events), events=f"[{','.join(map(dump, events))}]", **values)
     if row is None:
         return None
     run = row

@@ -135,11 +135,16 @@ class Database(Protocol):
         work: Callable[[Transaction], T],
         *,
         is_repeat: bool = False,
+        is_single: bool = False,
         then: Callable[[Transaction, T], None] | None = None,
     ) -> T:
         """Run a function in a transaction that may write, and commit; roll back if the function raises.
 
-        `then` reads after the commit, on the same connection, with the result of the function.
+        Args:
+            work: The function.
+            is_repeat: As in `Transaction`.
+            is_single: Whether PostgreSQL may commit each statement of the function by itself: one of them writes all.
+            then: Reads after the commit, on the same connection, with the result of the function.
 
         Raises:
             TransactionLost: the database did not answer.

@@ -127,11 +127,12 @@ class PostgresDatabase:
         work: Callable[[Transaction], T],
         *,
         is_repeat: bool = False,
+        is_single: bool = False,
         then: Callable[[Transaction, T], None] | None = None,
     ) -> T:
         """Run a function in a transaction, commit, and send its notifications; then read."""
         after: list[Callable[[], None]] = []
-        with self._transaction(after=after) as (cursor, notifications):
+        with self._transaction("" if is_single else "BEGIN", after=after) as (cursor, notifications):
             transaction = Transaction(_execute(cursor), self._statements, is_repeat=is_repeat)
             result = work(transaction)
             notifications.extend(transaction.notifications)
@@ -208,19 +209,24 @@ class PostgresDatabase:
     ) -> Iterator[tuple[_Cursor, list[tuple[Channel, str]]]]:
         """Begin a transaction; commit at the end of the block and send the notifications in the list, or roll back.
 
-        What the block appends to `after` uses the connection after the commit.
+        What the block appends to `after` uses the connection after the commit. With an empty `begin`, each statement
+        is committed by itself.
         """
         cursor: _Cursor | None = None
         notifications: list[tuple[Channel, str]] = []
         is_committing = is_committed = False
         try:
             cursor = self._idle.pop() if self._idle else self._connect().cursor()
-            _command(cursor, begin)
+            if begin:
+                _command(cursor, begin)
+            is_committing = not begin
             yield cursor, notifications
-            is_committing = True
+            is_committing, is_committed = True, not begin
             # One message, which the server works off also if this process has died meanwhile. Within the transaction,
             # NOTIFY would let only one commit of the whole database be written to disk at a time.
-            _command(cursor, "; ".join(["COMMIT", *(self._notify(*notification) for notification in notifications)]))
+            commit = ["COMMIT"] if begin else []
+            if commands := [*commit, *(self._notify(*notification) for notification in notifications)]:
+                _command(cursor, "; ".join(commands))
             is_committed = True
             for read in after:
                 read()

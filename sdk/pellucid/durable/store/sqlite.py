@@ -101,9 +101,10 @@ class SQLiteDatabase:
         work: Callable[[Transaction], T],
         *,
         is_repeat: bool = False,
+        is_single: bool = False,
         then: Callable[[Transaction, T], None] | None = None,
     ) -> T:
-        """Run a function in a transaction that writes, and commit; then read."""
+        """Run a function in a transaction that writes, and commit; then read. `is_single` saves nothing here."""
         is_committed = False
         with self._writing, self._translated_errors(lambda: is_committed):
             if self._writer is None:

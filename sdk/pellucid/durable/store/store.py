@@ -310,7 +310,8 @@ class RunStore(
                 digest=digest,
                 events=events,
                 trace=trace,
-            )
+            ),
+            is_single=True,
         )
 
     @renamed(call_id="result_id")

@@ -128,9 +128,13 @@ class Transactions:
         work: Callable[[Transaction], T],
         *,
         is_repeatable: bool = True,
+        is_single: bool = False,
         then: Callable[[Transaction, T], None] | None = None,
     ) -> T:
-        """Run a transaction, and `then` on its connection once it is committed, without further round trips."""
+        """Run a transaction, and `then` on its connection once it is committed, without further round trips.
+
+        `is_single` as of `Database.write`.
+        """
         is_repeat = False
         changes = _NO_CHANGES
         result: T
@@ -144,17 +148,17 @@ class Transactions:
 
         async def attempt() -> T:
             nonlocal is_repeat
-            transaction = partial(self._database.write, noted, is_repeat=is_repeat, then=then)
+            transaction = partial(self._database.write, noted, is_repeat=is_repeat, is_single=is_single, then=then)
             try:
                 await self._in_thread(work, transaction, self._write_limiters.get())
             except TransactionLost as lost:
-                if lost.is_committed and then is not None:
-                    await self._read(lambda transaction: then(transaction, result))
-                else:
+                if not lost.is_committed:
                     is_repeat = is_repeat or lost.is_outcome_unknown
                     if is_repeat and not is_repeatable:
                         raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
                     raise
+                if then is not None:
+                    await self._read(lambda transaction: then(transaction, result))
             for listener in self._listeners if changes != _NO_CHANGES else ():
                 listener(changes)
             return result

@@ -80,8 +80,8 @@ WITH locked AS (
         runs.fence AS run_fence, runs.last_seq AS run_last_seq
 ), written AS (
     INSERT INTO events (run_id, seq, value, created_at)
-    SELECT counted.run_id, counted.run_last_seq - :entries + given.number, given.value, @now
-    FROM counted CROSS JOIN unnest(CAST(:events AS text[])) WITH ORDINALITY AS given (value, number)
+    SELECT counted.run_id, counted.run_last_seq - :entries + given.number, CAST(given.value AS text), @now
+    FROM counted CROSS JOIN json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS given (value, number)
 )
 SELECT * FROM counted
 

@@ -17,8 +17,8 @@ class Actions:
     """Actions of one reader, who has shown the token.
 
     Attributes:
-        token: What `/durable/sign-in?token=` asks for.
-        name: Who decides, for `Decision.decided_by`.
+        token: What `/sign-in?token=` asks for.
+        name: Who decides and scores.
     """
 
     token: str

@@ -1,0 +1,1 @@
+"""The commands `cases` and `experiment`."""

@@ -1,0 +1,122 @@
+"""What `pellucid experiment` prints and writes, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Self
+
+from pellucid.cli import FAILED
+from pellucid.errors import ConfigError
+from pellucid_commands.inspection.output import say, table
+from pellucid_commands.store.writing import private
+from pellucid_experiments.documents import junit_of, markdown_of
+from pellucid_experiments.sections import headline, notes, sections
+from pellucid_exporters.stored.text import visible
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pellucid_experiments import Comparison, Report, Trial
+
+NOT_JUDGED: Final = 3
+"""Exit code if gates hold, and not all could be judged."""
+
+
+class Progress:
+    """A line on standard error that says how far an experiment is, if that is a terminal.
+
+    Args:
+        total: Number of trials that are to be run.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seen: Counter[str] = Counter()
+        self._is_shown = sys.stderr.isatty() and total > 0
+
+    def __enter__(self) -> Self:
+        self._show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:
+            print(file=sys.stderr)
+
+    def advance(self, trial: Trial) -> None:
+        """Count a trial that has ended."""
+        self._seen[trial.status.replace("_", " ")] += 1
+        self._show()
+
+    def _show(self) -> None:
+        if self._is_shown:
+            said = ", ".join(f"{count:,} {status}" for status, count in self._seen.items())
+            line = f"{self._seen.total():,} of {self._total:,} runs{f': {said}' if said else ''}"
+            print(f"\r\033[K{visible(line)}", end="", file=sys.stderr, flush=True)
+
+
+def show(report: Report, comparisons: Sequence[Comparison]) -> None:
+    """Print a report."""
+    say(headline(report))
+    for section in sections(report, comparisons):
+        say("", section.title, *table(section.columns, section.rows, right=section.right, texts=section.texts))
+    said = list(notes(report, comparisons))
+    if said:
+        say("", *said)
+
+
+def verdict(
+    report: Report, comparisons: Sequence[Comparison], gates: Mapping[str, float], *, fail_on_regression: bool
+) -> int:
+    """Print which gates hold, and return the exit code.
+
+    Raises:
+        ConfigError: no scorer gives the score of a gate.
+    """
+    failed = False
+    lines = []
+    for name, least in gates.items():
+        for candidate in report.candidates:
+            floor = report.floor(candidate, name)
+            failed = failed or floor < least
+            lines.append(f"{'FAILED' if floor < least else 'ok':6}  {name} of {candidate}: {floor:.3f}, gate {least:g}")
+    if fail_on_regression:
+        worse = [each for each in comparisons if each.is_regression]
+        failed = failed or bool(worse)
+        lines += [f"FAILED  {each.score} of {each.candidate} is worse than that of {each.against}" for each in worse]
+        lines += [] if worse else ["ok      no regression"] if comparisons else ["ok      nothing to compare with"]
+    if lines:
+        say("", *lines)
+    if failed:
+        return FAILED
+    return NOT_JUDGED if report.not_judged else 0
+
+
+def write_files(
+    report: Report, comparisons: Sequence[Comparison], gates: Mapping[str, float], options: Namespace
+) -> None:
+    """Write the files that were asked for, for their owner only: they have answers.
+
+    Raises:
+        ConfigError: one cannot be written.
+    """
+    if options.out is not None:
+        document = {**report.to_dict(), "comparisons": [asdict(each) for each in comparisons]}
+        _write(options.out, json.dumps(document, indent=2) + "\n")
+    if options.markdown is not None:
+        _write(options.markdown, markdown_of(report, comparisons))
+    if options.junit is not None:
+        _write(options.junit, junit_of(report, gates, comparisons if options.fail_on_regression else ()))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with private(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written to ({error.strerror})") from error

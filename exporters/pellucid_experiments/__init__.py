@@ -1,0 +1,39 @@
+"""Experiments: sets of cases, asked again of one or more candidates, and scored; see README.md beside this file."""
+
+from pellucid_experiments.assertions import assert_scores, assert_scores_sync
+from pellucid_experiments.case_files import CaseError, add_cases, load_cases, save_cases
+from pellucid_experiments.comparing import Change, Comparison, compared, load_report
+from pellucid_experiments.documents import junit_of, markdown_of
+from pellucid_experiments.experimenting import experiment
+from pellucid_experiments.journal import JournalError
+from pellucid_experiments.options import ExperimentOptions
+from pellucid_experiments.recorded_cases import case_of_run, cases_of_table
+from pellucid_experiments.report import CaseMean, Report, Summary
+from pellucid_experiments.statistics import Difference, Interval
+from pellucid_experiments.trials import Trial
+
+__all__ = [
+    "CaseError",
+    "CaseMean",
+    "Change",
+    "Comparison",
+    "Difference",
+    "ExperimentOptions",
+    "Interval",
+    "JournalError",
+    "Report",
+    "Summary",
+    "Trial",
+    "add_cases",
+    "assert_scores",
+    "assert_scores_sync",
+    "case_of_run",
+    "cases_of_table",
+    "compared",
+    "experiment",
+    "junit_of",
+    "load_cases",
+    "load_report",
+    "markdown_of",
+    "save_cases",
+]

@@ -1,0 +1,115 @@
+"""Trials: one case, asked of one candidate once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from pellucid.errors import ConfigError
+from pellucid.scores import Case, Score
+from pellucid.types import JSONObject
+
+TrialStatus: TypeAlias = Literal["judged", "failed", "not_replayable", "budget", "not_run"]
+
+
+class Planned(NamedTuple):
+    """What is to be asked: a case, of a candidate, for the which time, from 1 on."""
+
+    case: Case
+    candidate: str
+    repeat: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Which trial it is."""
+        return self.case.id, self.candidate, self.repeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One case, asked of one candidate once.
+
+    Attributes:
+        case: Id of the case.
+        candidate: Name of the candidate.
+        repeat: Which time it was asked, from 1 on.
+        status: `judged`; `failed` if the run raised, also after retries; `not_replayable` if the recording has no
+            answer for what the run asked; `budget` if the run was ended by the budget; `not_run`. Only `judged` has
+            scores.
+        problem: Why it was not judged.
+        scores: Scores of the run; one with an `error_type` is no judgement.
+        answer: Beginning of the answer, redacted; None if no content is recorded.
+        run_id, trace_id: Ids of the last attempt; empty if there is none.
+        attempts: Number of runs that it took.
+        seconds, tokens, cost: Duration of the last attempt, and usage of all; None if it is not known.
+    """
+
+    case: str
+    candidate: str
+    repeat: int
+    status: TrialStatus
+    problem: str = ""
+    scores: tuple[Score, ...] = ()
+    answer: str | None = None
+    run_id: str = ""
+    trace_id: str = ""
+    attempts: int = 1
+    seconds: float | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Which trial it is."""
+        return self.case, self.candidate, self.repeat
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it need not be asked again when the experiment is resumed."""
+        return self.status not in {"budget", "not_run"}
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Why it was not judged, or what was not: the scorers that failed."""
+        failed = [score for score in self.scores if score.error_type is not None]
+        scorers = [f"{score.name}: {score.error_type}: {score.explanation or ''}".rstrip(": ") for score in failed]
+        return [self.problem, *scorers] if self.problem else scorers
+
+    def to_dict(self) -> JSONObject:
+        """Return it as JSON-able data, without what is empty."""
+        shape = {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
+        if self.scores:
+            shape["scores"] = [
+                {name: value for name, value in asdict(score).items() if value is not None} for score in self.scores
+            ]
+        return shape
+
+
+_FIELDS: Final = frozenset(item.name for item in fields(Trial))
+_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
+    **dict.fromkeys(("case", "candidate", "problem", "answer", "run_id", "trace_id"), str),
+    **dict.fromkeys(("repeat", "attempts", "tokens"), int),
+    **dict.fromkeys(("seconds", "cost"), (int, float)),
+}
+
+
+def trial_of(data: object) -> Trial:
+    """Return the trial of data that `to_dict` returned; what a later version added is left out.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(data, dict):
+        raise ConfigError("a trial is no JSON object")
+    shape: dict[str, Any] = {name: value for name, value in data.items() if name in _FIELDS}
+    for name, kind in _TYPES.items():
+        if name in shape and not isinstance(shape[name], kind):
+            raise ConfigError(f"{name!r} of a trial has another type")
+    if shape.get("status") not in get_args(TrialStatus):
+        raise ConfigError(f"the status of a trial is none of {', '.join(get_args(TrialStatus))}")
+    try:
+        shape["scores"] = tuple(Score(**score) for score in shape.get("scores", ()))
+        return Trial(**shape)
+    except TypeError as error:
+        raise ConfigError("a trial lacks something") from error

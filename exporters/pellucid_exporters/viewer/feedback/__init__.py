@@ -1,0 +1,6 @@
+"""Feedback on the page of a run: thumbs, and cases for a set."""
+
+from pellucid_exporters.viewer.feedback.parts import Feedback
+from pellucid_exporters.viewer.feedback.routes import routes
+
+__all__ = ["Feedback", "routes"]

@@ -1,0 +1,223 @@
+"""`pellucid experiment` in processes of its own: exit codes, outputs, kills and interrupts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pellucid_experiments import load_report, save_cases
+from pellucid_exporters import StoreReader
+from support.experiments import recorded
+from support.processes import PATIENCE, python
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AGENTS = '''
+    """Candidates for the agent of a shop."""
+
+    import os
+    import time
+    from pathlib import Path
+
+    from support import experiments
+
+    before = experiments.shop(experiments.looks_up)
+    after = experiments.shop(experiments.guesses)
+    wrong = experiments.shop(experiments.asks_wrongly)
+    unpriced = experiments.shop(experiments.guesses, prices=lambda *_: None)
+    correct = experiments.correct
+
+
+    def broken(output):
+        raise ValueError("no idea")
+
+
+    def waits(request):
+        """Answer the first two cases; the third waits until there is a file `go`."""
+        with Path("asked").open("a") as log:
+            log.write(f"{experiments.order_of(request)}\\n")
+        while experiments.order_of(request) == 9 and not Path("go").exists():
+            time.sleep(0.01)
+        return experiments.used("It cost 12 euros.")
+
+
+    slow = experiments.shop(waits)
+    several = [before, correct]
+'''
+TESTS = str(Path(__file__).parent.parent)
+MAIN = f"import sys; sys.path.append({TESTS!r}); from pellucid.cli import main; sys.exit(main())"
+
+
+class Shop:
+    """A folder with agents, a store with three recorded runs, and a set of cases of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cases = recorded(folder / ".pellucid" / "telemetry.db")
+        save_cases(folder / "set.jsonl", self.cases)
+        (folder / "shop_candidates.py").write_text(dedent(AGENTS).lstrip())
+
+    def start(
+        self, *arguments: str, agent: str = "before", scorer: str = "correct", interpreter: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """Start `pellucid experiment` in the folder."""
+        given = ("experiment", "set.jsonl", "--agent", f"shop_candidates:{agent}")
+        program = ("-c", MAIN, *given, "--scorers", f"shop_candidates:{scorer}", *arguments)
+        return subprocess.Popen(
+            [*interpreter, *program] if interpreter else python(*program),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, agent: str = "before", scorer: str = "correct") -> tuple[int, str, str]:
+        """Run `pellucid experiment` in the folder; return its exit code, output and errors."""
+        with self.start(*arguments, agent=agent, scorer=scorer) as process:
+            out, err = process.communicate(timeout=PATIENCE)
+        return process.returncode, out, err
+
+    @property
+    def journals(self) -> Path:
+        """Folder of the journals."""
+        return self.folder / ".pellucid" / "experiments"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """A shop of its own for each test."""
+    return Shop(tmp_path)
+
+
+def test_from_nothing_to_a_gate(shop: Shop) -> None:
+    """A baseline, a worse candidate that is compared with it, and files for CI."""
+    code, out, err = shop.run("--name", "main", "--fail-under", "correct=0.9", "--out", "main.json")
+    assert code == 0, err
+    assert "main: 3 cases, 1 candidate, 1 repeat: 3 of 3 runs judged, replayed, $0.3000" in out
+    assert "ok      correct of shop: 1.000, gate 0.9" in out
+    assert "estimated cost: about $0.3000 for 3 runs, from recorded tokens" in err
+    files = ("--out", "r.json", "--markdown", "r.md", "--junit", "r.xml")
+    code, out, err = shop.run(
+        *("--baseline", "main.json", "--fail-under", "correct=0.9", "--name", "pr-7", "--repeat", "2", *files),
+        agent="after",
+    )
+    assert code == 1, err
+    assert "FAILED  correct of shop: 0.333, gate 0.9" in out
+    assert out.index("Comparisons") < out.index("Scores") < out.index("Cases")
+    cases = out[out.index("Cases") :].splitlines()
+    assert cases[2].split()[:5] == [shop.cases[1].id, "correct", "0.000", "-1.000", "What"]
+    assert "With 3 pairs, p is at least 0.250: too few to find a regression by." in out
+    assert "main shop" in out
+    suites = ET.parse(shop.folder / "r.xml").getroot()
+    [suite] = suites
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "1", "0")
+    assert (shop.folder / "r.md").read_text().startswith("# Experiment pr-7: 3 cases")
+    for name in ("r.json", "r.md", "r.xml"):
+        assert (shop.folder / name).stat().st_mode & 0o777 == 0o600
+    assert load_report(shop.folder / "r.json").summaries == load_report(shop.journals / "pr-7.jsonl").summaries
+    rows = [row for row in StoreReader(shop.folder / ".pellucid" / "telemetry.db").runs() if row.conversation]
+    assert sorted(str(row.conversation) for row in rows) == ["experiment/main"] * 3 + ["experiment/pr-7"] * 6
+
+
+def test_runs_of_a_set_can_be_replayed_where_the_store_is_not(shop: Shop) -> None:
+    """`pellucid cases export` writes them to a file for CI."""
+    exported = subprocess.run(
+        python("-c", MAIN, "cases", "export", "set.jsonl", "--output", "runs.jsonl"),
+        cwd=shop.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert exported.stdout == "runs.jsonl: 3 runs\n"
+    (shop.folder / ".pellucid" / "telemetry.db").unlink()
+    code, out, err = shop.run("--replay", "runs.jsonl", "--fail-under", "correct=1", "--repeat", "2")
+    assert code == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("agent", "scorer", "arguments", "code", "said"),
+    [
+        ("wrong", "correct", (), 3, "not_replayable"),
+        ("wrong", "correct", ("--fail-under", "correct=0.3"), 3, "ok      correct of shop: 0.333, gate 0.3"),
+        ("wrong", "correct", ("--fail-under", "correct=0.9"), 1, "FAILED  correct of shop: 0.333, gate 0.9"),
+        ("before", "broken", (), 3, "broken: ValueError"),
+        ("before", "broken", ("--fail-under", "correct=0.5"), 1, "FAILED  correct of shop: 0.000"),
+        ("after", "correct", ("--fail-on-regression", "--agent", "shop_candidates:before"), 0, "ok      no regression"),
+    ],
+)
+def test_exit_codes(shop: Shop, agent: str, scorer: str, arguments: tuple[str, ...], code: int, said: str) -> None:
+    """0 if gates hold, 1 if one fails, 3 if not all could be judged: that never passes for a 0."""
+    given, out, err = shop.run(*arguments, agent=agent, scorer=scorer)
+    assert said in out, err
+    assert given == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--agent", "shop_candidates:nothing"), "'shop_candidates:nothing' is not an agent"),
+        (("--scorers", "shop_candidates:nothing"), "there is nothing of that name"),
+        (("--scorers", "shop_candidates:several"), "is not a function"),
+        (("--baseline", "none"), "cannot be read"),
+        (("--tag", "none"), "no case has the tag none"),
+        (("--replay", "none.db"), "none.db"),
+        (("--resume", "none"), "there is no experiment to resume"),
+        (("--fail-under", "correct"), "is not a score and its lowest mean"),
+        (("--fail-under", "right=1"), "no scorer gave 'right'; they gave correct"),
+        (("--name", "../x"), "is no name of an experiment"),
+        (("--models", "nothing:x"), "nothing"),
+        (("--agent", "shop_candidates:unpriced", "--max-cost", "1"), "the price of model 'good' is not known"),
+    ],
+)
+def test_what_cannot_work_is_a_usage_error(shop: Shop, arguments: tuple[str, ...], said: str) -> None:
+    """The exit code is 2, and the message names it."""
+    code, _, err = shop.run(*arguments)
+    assert said in err
+    assert code == 2
+
+
+def wait_for(shop: Shop, process: subprocess.Popen[str], lines: int) -> Path:
+    """Wait until the journal has so many lines, and the third case is being asked."""
+    deadline, journal, asked = time.monotonic() + PATIENCE, shop.journals / "e.jsonl", shop.folder / "asked"
+    while not (journal.exists() and journal.read_text().count("\n") == lines and "9" in asked.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return journal
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_an_experiment_outlives_its_process(shop: Shop, stop: signal.Signals) -> None:
+    """What had ended is not asked again; the rest is, with `--resume`; an interrupt exits with 130 and says how."""
+    with shop.start("--live", "--name", "e", "--jobs", "1", agent="slow", interpreter=[sys.executable]) as process:
+        journal = wait_for(shop, process, 3)
+        process.send_signal(stop)
+        if stop == signal.SIGINT:
+            (shop.folder / "go").touch()  # the sync model of this test does not notice a cancellation
+        _, err = process.communicate(timeout=PATIENCE)
+    if stop == signal.SIGINT:
+        assert process.returncode == 130
+        assert "--resume e" in err
+    else:
+        assert process.returncode == -signal.SIGKILL
+    before = journal.read_text()
+    (shop.folder / "go").touch()
+    code, out, err = shop.run("--live", "--resume", "e", "--jobs", "1", agent="slow")
+    assert code == 0, err
+    assert "e: 3 cases, 1 candidate, 1 repeat: 3 of 3 runs judged, called live" in out
+    assert (shop.folder / "asked").read_text().split() == ["7", "8", "9", "9"]
+    assert journal.read_text().startswith(before)
+    assert len({json.loads(line)["case"] for line in journal.read_text().splitlines()[1:]}) == 3
+    code, _, err = shop.run("--live", "--name", "e", agent="slow")
+    assert (code, "this experiment exists" in err) == (2, True)
