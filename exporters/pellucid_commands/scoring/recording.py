@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,9 @@ class Recorder:
             listeners=(("score.recorded", events.append),),
             catalog_sinks=(),
         )
+        nobody = replace(scored, agent="")  # listeners of an agent hear of what is written, below
         for score in scores:
-            record(scored, score, collecting)
+            record(nobody, score, collecting)
         written = self._writer.write(events, is_once=self._is_once)
         recorded = [score for score, is_written in zip(scores, written, strict=True) if is_written]
         for score in recorded:

@@ -14,7 +14,8 @@ import pytest
 
 from pellucid import Agent, ConfigError, ToolCall, tool
 from pellucid.events import ScoreRecorded
-from pellucid.scores import Score
+from pellucid.scores import Score, Scored
+from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
 from pellucid_commands.scoring.claims import Claims
 from pellucid_commands.scoring.command import load_scorers
@@ -41,7 +42,8 @@ sys.exit(COMMAND.run(parser.parse_args()))
 SCORERS = """
 import os, pathlib, threading
 from pellucid.scores import Score, judge, tool_called
-from pellucid.scores import Score
+from pellucid.scores import Score, Scored
+from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
 
 def asked(input, scored):
@@ -162,6 +164,15 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> N
     check(reader, 12, tools=False)
 
 
+def event(run_id: str, by: str) -> ScoreRecorded:
+    """Return the event of a score."""
+    with capture() as telemetry:
+        score(Scored(run_id=run_id), "asked", value=1, by=by)
+        [found] = telemetry.events
+    assert isinstance(found, ScoreRecorded)
+    return found
+
+
 def test_a_process_that_is_too_late_writes_nothing(tmp_path: Path) -> None:
     """Another has taken its run over when the lease ended; the store has the scores of the first that came."""
     reader = fill(tmp_path / "t.db", 1)
@@ -170,25 +181,12 @@ def test_a_process_that_is_too_late_writes_nothing(tmp_path: Path) -> None:
     assert slow.take({row.run_id: row.start}, 8) == [row.run_id]
     assert fast.take({row.run_id: row.start}, 8) == [row.run_id]
     assert slow.take({row.run_id: row.start}, 8) == []
-    context = {
-        "agent": "shop",
-        "run_id": row.run_id,
-        "identity": None,
-        "trace_id": row.trace_id,
-        "time": 0.0,
-        "iteration": 0,
-    }
-    facts = {"label": None, "explanation": None, "error_type": None, "response_id": None, "span_id": "0" * 16}
-    one, two = (
-        ScoreRecorded(score="asked", value=value, by=by, **context, **facts)  # type: ignore[arg-type]
-        for value, by in ((1.0, "test"), (0.0, "ann"))
-    )
+    one, two = (event(row.run_id, by) for by in ("test", "ann"))
     writers = [ScoreWriter(tmp_path / "t.db") for _ in range(2)]
     assert writers[0].write([one], is_once=True) == [True]
     assert writers[1].write([one, two], is_once=True) == [False, True]
     assert writers[1].write([one], is_once=False) == [True]
-    gone = ScoreRecorded(score="x", value=1.0, by="test", **{**context, "run_id": "gone"}, **facts)  # type: ignore[arg-type]
-    assert writers[0].write([gone], is_once=True) == [False]
+    assert writers[0].write([event("gone", "test")], is_once=True) == [False]
     for writer in writers:
         writer.close()
     fast.finish(row.run_id)

@@ -27,7 +27,8 @@ from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import EventRow
 from pellucid_exporters.testing import capture
-from support.local_store import storing
+from support.local_store import eventually, storing
+from support.processes import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -278,6 +279,31 @@ async def test_a_drop_at_the_end_is_counted() -> None:
         assert scores(telemetry) == []
 
 
+async def test_the_listeners_of_an_agent_hear_of_its_scores() -> None:
+    """Also the async ones; the scores come from another thread."""
+    heard: list[str] = []
+    both = threading.Event()
+
+    def hear(kind: str) -> None:
+        heard.append(kind)
+        if len(heard) == 2:
+            both.set()
+
+    with capture():
+        agent = Agent("shop", model=ScriptedModel("done"), scorers=[no_tool_errors])
+        agent.on("score.recorded", lambda event: hear("sync"))
+
+        @agent.on("score.recorded")
+        async def listen(event: ScoreRecorded) -> None:
+            await anyio.lowlevel.checkpoint()
+            hear("async")
+
+        await agent.run("go")
+        assert wait_for_scores(PATIENCE)
+        assert both.wait(PATIENCE)
+    assert sorted(heard) == ["async", "sync"]
+
+
 def test_sync_callers_are_scored_too() -> None:
     """And an agent that was given telemetry of its own."""
     with capture() as telemetry:
@@ -285,3 +311,28 @@ def test_sync_callers_are_scored_too() -> None:
         agent = Agent("shop", model=ScriptedModel("done"), telemetry=given, scorers=[no_tool_errors])
         result = agent.run_sync("go")
         assert [score.run_id for score in scores(telemetry)] == [result.run_id]
+
+
+@pytest.mark.parametrize("ends", ["", "import os; os.fork() or agent.run_sync('in the child')"])
+def test_the_end_of_a_process_waits_for_scores(tmp_path: Path, ends: str) -> None:
+    """Also that of a forked one."""
+    script = f"""
+        import sys
+        from pellucid import Agent
+        from pellucid.scores import no_secret, wait_for_scores
+        from pellucid.testing import ScriptedModel
+        from pellucid_exporters import configure
+
+        configure("shop", local=sys.argv[1])
+        agent = Agent("shop", model=ScriptedModel("done", "done"), scorers=[no_secret])
+        agent.run_sync("go")
+        {ends}
+    """
+    run_python(script, tmp_path / "t.db")
+    reader = StoreReader(tmp_path / "t.db")
+    rows = eventually(lambda: [row for row in reader.runs() if row.end] if len(reader.runs()) == 1 + bool(ends) else [])
+
+    def scores_of_runs() -> list[int]:
+        return [[event.name for event in reader.events(row.run_id)].count("score.recorded") for row in rows]
+
+    eventually(lambda: scores_of_runs() == [1] * len(rows))
