@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,9 +16,10 @@ import pytest
 
 from pellucid import Agent, ConfigError, ToolCall, tool
 from pellucid.events import ScoreRecorded
-from pellucid.scores import Score, Scored
+from pellucid.scores import Score, Scored, no_tool_errors
 from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
+from pellucid_commands.scoring import watching
 from pellucid_commands.scoring.claims import Claims
 from pellucid_commands.scoring.command import load_scorers
 from pellucid_commands.scoring.recording import Recorder
@@ -28,6 +31,7 @@ from support.local_store import eventually, storing
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 PROGRAM = """
@@ -42,7 +46,7 @@ sys.exit(COMMAND.run(parser.parse_args()))
 SCORERS = """
 import os, pathlib, threading
 from pellucid.scores import Score, judge, tool_called
-from pellucid.scores import Score, Scored
+from pellucid.scores import Score, Scored, no_tool_errors
 from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
 
@@ -193,6 +197,33 @@ def test_a_process_that_is_too_late_writes_nothing(tmp_path: Path) -> None:
     assert (fast.take({row.run_id: row.start}, 8), fast.done()) == ([], {row.run_id})
     slow.close()
     fast.close()
+
+
+def test_a_store_that_is_busy_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost: the run is scored when it can be written."""
+    monkeypatch.setattr(watching, "PAUSE", 0)
+    reader = fill(tmp_path / "t.db", 2)
+    failures = [sqlite3.OperationalError("database is locked"), OSError("disk full")]
+
+    class Busy(Recorder):
+        def record(self, scored: Scored, scores: Sequence[Score]) -> Sequence[Score]:
+            if failures:
+                raise failures.pop()
+            return super().record(scored, scores)
+
+    with capture() as telemetry:
+        recorder, claims = Busy(tmp_path / "t.db", telemetry, is_once=True), Claims(tmp_path / "t.db", "x", 60)
+        claims.since(0)
+        told: list[str] = []
+        watch = watching.Watch(
+            reader, [no_tool_errors], claims, recorder, None, lambda row, scores: told.append(row.run_id)
+        )
+        anyio.run(partial(watch.run, is_once=True))
+        recorder.close()
+        claims.close()
+    assert sorted(told) == sorted(row.run_id for row in reader.runs())
+    for row in reader.runs():
+        assert [name for name, *_ in scores(reader, row.run_id)] == ["no_tool_errors"]
 
 
 def test_scores_are_sent_as_they_are_written(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pellucid import (
 )
 from pellucid.scores import Sampled, answer_matches, judge, no_tool_errors, online, tool_called, wait_for_scores, within
 from pellucid.semconv.scores import EVALUATION_DROPPED
+from pellucid.telemetry.pipeline import settle
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import EventRow
@@ -272,7 +273,7 @@ async def test_a_drop_at_the_end_is_counted() -> None:
     with capture() as telemetry:
         await Agent("shop", model=ScriptedModel("done"), scorers=[late]).run("go")
         assert started.wait(PATIENCE)
-        assert not online._WORKER.settle(telemetry, 0, True)
+        assert not settle(telemetry, 0, is_last=True)
         labels = {"gen_ai_agent_name": "shop", "pellucid_evaluation_reason": "shutdown"}
         assert telemetry.value(EVALUATION_DROPPED, **labels) == 1
         go_on.set()
