@@ -28,6 +28,7 @@ from pellucid_exporters.local.score_writer import ScoreWriter
 from pellucid_exporters.stored.evidence import evidence_of_run
 from pellucid_exporters.testing import capture
 from support.local_store import eventually, storing
+from support.otlp_receiver import otlp_receiver
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -224,6 +225,28 @@ def test_a_store_that_is_busy_is_tried_again(tmp_path: Path, monkeypatch: pytest
     assert sorted(told) == sorted(row.run_id for row in reader.runs())
     for row in reader.runs():
         assert [name for name, *_ in scores(reader, row.run_id)] == ["no_tool_errors"]
+
+
+def test_scores_of_processes_are_sent_by_otlp_once(tmp_path: Path) -> None:
+    """As log records in the traces of the runs, and measurements."""
+    reader = fill(tmp_path / "t.db", 12)
+    with otlp_receiver("http/protobuf") as received:
+        options = ("watch", "--scorer", "scorers_of_test:asked", "--since", "2020-01-01", "--once")
+        processes = [start(tmp_path / "t.db", *options, "--otlp", received.endpoint) for _ in range(2)]
+        for process in processes:
+            finished(process)
+    assert received.faults == []
+    found = sorted((record.trace_id.hex(), record.span_id.hex()) for record in received.logs)
+    roots = [span for row in reader.runs() for span in reader.spans(row.run_id) if span.phase == "run"]
+    assert found == sorted((span.trace_id, span.span_id) for span in roots)
+    points = [
+        point
+        for metric in received.metrics
+        if metric.name == "pellucid.evaluation.score"
+        for point in metric.exponential_histogram.data_points
+    ]
+    last = {point.start_time_unix_nano: point.count for point in points}  # of each process
+    assert sum(last.values()) == 12
 
 
 def test_scores_are_sent_as_they_are_written(tmp_path: Path) -> None:
