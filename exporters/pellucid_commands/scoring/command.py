@@ -42,7 +42,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid score`."""
     parser.add_argument("runs", nargs="+", metavar="RUN|watch", help=f"{RUN}; or `watch`: each run as it ends, once")
     parser.add_argument(
-        "--scorer",
+        *("--scorer", "--scorers"),
+        dest="scorer",
         action="append",
         required=True,
         metavar="MODULE:NAME",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,13 @@ from pellucid_exporters.local.score_writer import ScoreWriter
 
 if TYPE_CHECKING:
     from pellucid.scores import Score, Scored
-    from pellucid_exporters import Telemetry
+    from pellucid.telemetry import Pipeline
 
 
 class Recorder:
     """Destinations of scores: a store, and the telemetry of this process, which does not write them into the store."""
 
-    def __init__(self, store: Path, telemetry: Telemetry, *, is_once: bool) -> None:
+    def __init__(self, store: Path, telemetry: Pipeline, *, is_once: bool) -> None:
         """Create a recorder; with `is_once`, scores that the run has already are left out."""
         self._writer, self._is_once = ScoreWriter(store), is_once
         self._sent = TelemetryOptions(
@@ -47,8 +48,9 @@ class Recorder:
             listeners=(("score.recorded", events.append),),
             catalog_sinks=(),
         )
+        nobody = replace(scored, agent="")  # listeners of an agent hear of what is written, below
         for score in scores:
-            record(scored, score, collecting)
+            record(nobody, score, collecting)
         written = self._writer.write(events, is_once=self._is_once)
         recorded = [score for score, is_written in zip(scores, written, strict=True) if is_written]
         for score in recorded:

@@ -37,6 +37,9 @@ JUDGES: Final = "judge."
 """Beginning of the names of agents that judge, whose runs are not scored."""
 
 _ENDED: Final = frozenset({COMPLETED, FAILED, TIMEOUT})
+_PASSING: Final = (OSError, sqlite3.Error)
+"""What passes: a store that is busy, or full."""
+
 _PAGE: Final = 500
 _MARGIN: Final = 300 * 10**9
 """Nanoseconds after its start at which the first record of a run is in the store at the latest."""
@@ -70,15 +73,31 @@ class Watch:
     async def run(self, *, is_once: bool) -> None:
         """Score runs until cancelled; with `is_once`, until no run is left that nobody scores."""
         while True:
-            due = await run_sync(self._due)
-            starts = {run_id: row.start for run_id, row in due.items()}
-            while taken := await run_sync(self._claims.take, starts, AT_ONCE):
-                async with anyio.create_task_group() as tasks:
-                    for run_id in taken:
-                        tasks.start_soon(self._score, due[run_id])
-            if is_once:
+            try:
+                is_whole = await self._look()
+            except _PASSING as error:
+                print(f"{clean(error)}; again in {PAUSE:g} s", file=sys.stderr)
+                is_whole = False
+            if is_once and is_whole:
                 return
             await anyio.sleep(PAUSE)
+
+    async def _look(self) -> bool:
+        """Score the runs that are there; return whether none was left for later."""
+        due = await run_sync(self._due)
+        starts = {run_id: row.start for run_id, row in due.items()}
+        is_whole = True
+        while is_whole and (taken := await run_sync(self._claims.take, starts, AT_ONCE)):
+            scored: list[bool] = []
+
+            async def score(run_id: str, scored: list[bool] = scored) -> None:
+                scored.append(await self._score(due[run_id]))
+
+            async with anyio.create_task_group() as tasks:
+                for run_id in taken:
+                    tasks.start_soon(score, run_id)
+            is_whole = all(scored)
+        return is_whole
 
     def _due(self) -> dict[str, RunRow]:
         """Return the runs that have ended and are not scored, by their ids."""
@@ -106,7 +125,8 @@ class Watch:
                 return list(found.values())
             before = page[-1].start + 1  # others may have started at the same time
 
-    async def _score(self, row: RunRow) -> None:
+    async def _score(self, row: RunRow) -> bool:
+        """Score a run; return False if it is to be scored later."""
         try:
             evidence = await run_sync(evidence_of_run, self._reader, row)
             scores = await scores_of(self._scorers, evidence)
@@ -115,11 +135,11 @@ class Watch:
         except ConfigError as error:  # it cannot be scored at all
             print(f"run {row.run_id}: {clean(error)}", file=sys.stderr)
             recorded = ()
-        except (OSError, sqlite3.Error) as error:  # the store is busy, or full: again later
+        except _PASSING as error:
             print(f"run {row.run_id}: {clean(error)}; it is scored later", file=sys.stderr)
             await run_sync(self._claims.release, row.run_id)
-            await anyio.sleep(PAUSE)
-            return
+            return False
         await run_sync(self._claims.finish, row.run_id)
         if recorded:
             self._say(row, recorded)
+        return True

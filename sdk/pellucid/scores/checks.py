@@ -40,15 +40,15 @@ _MOST_NAMED: Final = 5
 
 
 class Named:
-    """A scorer with the name of its scores. Attributes: function: Names what it needs in its parameters."""
+    """A scorer with the name of its scores, which calls a function that names what it needs in its parameters."""
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
-        self.name, self.function = name, function
+        self.name, self._function = name, function
         self.__signature__ = signature(function)
 
     def __call__(self, **needed: Any) -> object:
         """Score a run."""
-        return self.function(**needed)
+        return self._function(**needed)
 
 
 def verdict(name: str, problem: str | None) -> Score:

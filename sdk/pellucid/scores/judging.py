@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextvars import copy_context
-from inspect import Parameter, Signature
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,6 +24,7 @@ from pellucid.run.state import Configuration, enter_run
 from pellucid.scores.checks import plain
 from pellucid.scores.evidence import EVIDENCE
 from pellucid.scores.scored import Score, Scored
+from pellucid.scores.scoring import signature_of
 from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners
 from pellucid.telemetry.sanitize import dumps
@@ -77,8 +77,7 @@ class Judge:
         self.name = name
         self.agent = f"judge.{name}"
         self._votes, self._scale, self._sees = votes, scale, sees
-        names = dict.fromkeys((*sees, "scored", "output", "status"))
-        self.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
+        self.__signature__ = signature_of(*sees, "scored", "output", "status")
         kind: Any = Literal[tuple(scale)] if scale else float
         field = Field() if scale else Field(ge=0, le=1)
         verdict: type[BaseModel] = create_model("Verdict", reason=(str, ...), score=(kind, field))

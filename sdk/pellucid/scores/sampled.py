@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from inspect import Parameter, Signature, signature
+from inspect import signature
 from typing import Any, Final
 
 from pellucid.errors import ConfigError
 from pellucid.scores.evidence import EVIDENCE
 from pellucid.scores.scored import Scored
-from pellucid.scores.scoring import Scorer, check_recorded, check_scorer, name_of
+from pellucid.scores.scoring import Scorer, check_recorded, check_scorer, name_of, signature_of
 
 _RANDOM: Final = 14
 """Last hexadecimal digits of a trace id, which W3C Trace Context says are random."""
@@ -42,8 +42,7 @@ class Sampled:
         self.name = name_of(scorer)
         self.share, self.scorer = share, scorer
         self._needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
-        names = dict.fromkeys((*self._needed, "scored", "missing"))
-        self.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])
+        self.__signature__ = signature_of(*self._needed, "scored", "missing")
 
     def __call__(self, **facts: Any) -> object:
         """Score a run, if it is one of the share."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from inspect import Parameter, isawaitable, iscoroutinefunction, signature
+from inspect import Parameter, Signature, isawaitable, iscoroutinefunction, signature
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -79,6 +79,11 @@ async def _scores(scorer: Scorer, evidence: Evidence, within: float) -> list[Sco
             return list(_read(name, await _call(scorer, evidence)))
     except BaseException as error:  # noqa: BLE001  (a score says that there is none; `contained` passes cancellations)
         return [Score(name=name, by=name, error_type=error_type_of(error), explanation=describe(contained(error)))]
+
+
+def signature_of(*needed: str) -> Signature:
+    """Return the signature of a scorer that needs these attributes of `Evidence`."""
+    return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in dict.fromkeys(needed)])
 
 
 class NotRecorded(PellucidError):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,15 +16,23 @@ import pytest
 
 from pellucid import Agent, ConfigError, ToolCall, tool
 from pellucid.events import ScoreRecorded
+from pellucid.scores import Score, Scored, no_tool_errors
+from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
+from pellucid_commands.scoring import watching
 from pellucid_commands.scoring.claims import Claims
 from pellucid_commands.scoring.command import load_scorers
+from pellucid_commands.scoring.recording import Recorder
 from pellucid_exporters import StoreReader
 from pellucid_exporters.local.score_writer import ScoreWriter
+from pellucid_exporters.stored.evidence import evidence_of_run
+from pellucid_exporters.testing import capture
 from support.local_store import eventually, storing
+from support.otlp_receiver import otlp_receiver
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 PROGRAM = """
@@ -37,6 +47,8 @@ sys.exit(COMMAND.run(parser.parse_args()))
 SCORERS = """
 import os, pathlib, threading
 from pellucid.scores import Score, judge, tool_called
+from pellucid.scores import Score, Scored, no_tool_errors
+from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
 
 def asked(input, scored):
@@ -157,6 +169,15 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> N
     check(reader, 12, tools=False)
 
 
+def event(run_id: str, by: str) -> ScoreRecorded:
+    """Return the event of a score."""
+    with capture() as telemetry:
+        score(Scored(run_id=run_id), "asked", value=1, by=by)
+        [found] = telemetry.events
+    assert isinstance(found, ScoreRecorded)
+    return found
+
+
 def test_a_process_that_is_too_late_writes_nothing(tmp_path: Path) -> None:
     """Another has taken its run over when the lease ended; the store has the scores of the first that came."""
     reader = fill(tmp_path / "t.db", 1)
@@ -165,31 +186,87 @@ def test_a_process_that_is_too_late_writes_nothing(tmp_path: Path) -> None:
     assert slow.take({row.run_id: row.start}, 8) == [row.run_id]
     assert fast.take({row.run_id: row.start}, 8) == [row.run_id]
     assert slow.take({row.run_id: row.start}, 8) == []
-    context = {
-        "agent": "shop",
-        "run_id": row.run_id,
-        "identity": None,
-        "trace_id": row.trace_id,
-        "time": 0.0,
-        "iteration": 0,
-    }
-    facts = {"label": None, "explanation": None, "error_type": None, "response_id": None, "span_id": "0" * 16}
-    one, two = (
-        ScoreRecorded(score="asked", value=value, by=by, **context, **facts)  # type: ignore[arg-type]
-        for value, by in ((1.0, "test"), (0.0, "ann"))
-    )
+    one, two = (event(row.run_id, by) for by in ("test", "ann"))
     writers = [ScoreWriter(tmp_path / "t.db") for _ in range(2)]
     assert writers[0].write([one], is_once=True) == [True]
     assert writers[1].write([one, two], is_once=True) == [False, True]
     assert writers[1].write([one], is_once=False) == [True]
-    gone = ScoreRecorded(score="x", value=1.0, by="test", **{**context, "run_id": "gone"}, **facts)  # type: ignore[arg-type]
-    assert writers[0].write([gone], is_once=True) == [False]
+    assert writers[0].write([event("gone", "test")], is_once=True) == [False]
     for writer in writers:
         writer.close()
     fast.finish(row.run_id)
     assert (fast.take({row.run_id: row.start}, 8), fast.done()) == ([], {row.run_id})
     slow.close()
     fast.close()
+
+
+def test_a_store_that_is_busy_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost: the run is scored when it can be written."""
+    monkeypatch.setattr(watching, "PAUSE", 0)
+    reader = fill(tmp_path / "t.db", 2)
+    failures = [sqlite3.OperationalError("database is locked"), OSError("disk full")]
+
+    class Busy(Recorder):
+        def record(self, scored: Scored, scores: Sequence[Score]) -> Sequence[Score]:
+            if failures:
+                raise failures.pop()
+            return super().record(scored, scores)
+
+    with capture() as telemetry:
+        recorder, claims = Busy(tmp_path / "t.db", telemetry, is_once=True), Claims(tmp_path / "t.db", "x", 60)
+        claims.since(0)
+        told: list[str] = []
+        watch = watching.Watch(
+            reader, [no_tool_errors], claims, recorder, None, lambda row, scores: told.append(row.run_id)
+        )
+        anyio.run(partial(watch.run, is_once=True))
+        recorder.close()
+        claims.close()
+    assert sorted(told) == sorted(row.run_id for row in reader.runs())
+    for row in reader.runs():
+        assert [name for name, *_ in scores(reader, row.run_id)] == ["no_tool_errors"]
+
+
+def test_scores_of_processes_are_sent_by_otlp_once(tmp_path: Path) -> None:
+    """As log records in the traces of the runs, and measurements."""
+    reader = fill(tmp_path / "t.db", 12)
+    with otlp_receiver("http/protobuf") as received:
+        options = ("watch", "--scorer", "scorers_of_test:asked", "--since", "2020-01-01", "--once")
+        processes = [start(tmp_path / "t.db", *options, "--otlp", received.endpoint) for _ in range(2)]
+        for process in processes:
+            finished(process)
+    assert received.faults == []
+    found = sorted((record.trace_id.hex(), record.span_id.hex()) for record in received.logs)
+    roots = [span for row in reader.runs() for span in reader.spans(row.run_id) if span.phase == "run"]
+    assert found == sorted((span.trace_id, span.span_id) for span in roots)
+    points = [
+        point
+        for metric in received.metrics
+        if metric.name == "pellucid.evaluation.score"
+        for point in metric.exponential_histogram.data_points
+    ]
+    last = {point.start_time_unix_nano: point.count for point in points}  # of each process
+    assert sum(last.values()) == 12
+
+
+def test_scores_are_sent_as_they_are_written(tmp_path: Path) -> None:
+    """As a log record in the trace of the run, and a measurement with its labels; what is not written is not sent."""
+    reader = fill(tmp_path / "t.db", 1)
+    [row] = reader.runs()
+    scored = evidence_of_run(reader, row).scored
+    given = [Score(name="asked", value=0.5, by="test"), Score(name="other", label="x", by="test")]
+    with capture() as telemetry:
+        for is_once, expected in ((True, given), (True, []), (False, given)):
+            recorder = Recorder(tmp_path / "t.db", telemetry, is_once=is_once)
+            assert recorder.record(scored, given) == expected
+            recorder.close()
+        lines = [line for line in telemetry.logs if line["event"] == "gen_ai.evaluation.result"]
+        labels = {"gen_ai_agent_name": "shop", "gen_ai_request_model": "scripted", "gen_ai_evaluation_name": "asked"}
+        assert telemetry.histogram("pellucid.evaluation.score", **labels).count == 2
+        assert telemetry.events == []
+    assert [line["gen_ai.evaluation.name"] for line in lines] == ["asked", "other"] * 2
+    assert {(line["trace_id"], line["span_id"]) for line in lines} == {(row.trace_id, scored.span_id)}
+    assert [name for name, *_ in scores(reader, row.run_id)] == ["asked", "asked", "other", "other"]
 
 
 def test_runs_that_have_not_ended_or_began_before_the_watch_are_not_scored(tmp_path: Path) -> None:

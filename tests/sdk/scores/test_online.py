@@ -23,11 +23,13 @@ from pellucid import (
 )
 from pellucid.scores import Sampled, answer_matches, judge, no_tool_errors, online, tool_called, wait_for_scores, within
 from pellucid.semconv.scores import EVALUATION_DROPPED
+from pellucid.telemetry.pipeline import settle
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import EventRow
 from pellucid_exporters.testing import capture
-from support.local_store import storing
+from support.local_store import eventually, storing
+from support.processes import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -271,11 +273,36 @@ async def test_a_drop_at_the_end_is_counted() -> None:
     with capture() as telemetry:
         await Agent("shop", model=ScriptedModel("done"), scorers=[late]).run("go")
         assert started.wait(PATIENCE)
-        assert not online._WORKER.settle(telemetry, 0, True)
+        assert not settle(telemetry, 0, is_last=True)
         labels = {"gen_ai_agent_name": "shop", "pellucid_evaluation_reason": "shutdown"}
         assert telemetry.value(EVALUATION_DROPPED, **labels) == 1
         go_on.set()
         assert scores(telemetry) == []
+
+
+async def test_the_listeners_of_an_agent_hear_of_its_scores() -> None:
+    """Also the async ones; the scores come from another thread."""
+    heard: list[str] = []
+    both = threading.Event()
+
+    def hear(kind: str) -> None:
+        heard.append(kind)
+        if len(heard) == 2:
+            both.set()
+
+    with capture():
+        agent = Agent("shop", model=ScriptedModel("done"), scorers=[no_tool_errors])
+        agent.on("score.recorded", lambda event: hear("sync"))
+
+        @agent.on("score.recorded")
+        async def listen(event: ScoreRecorded) -> None:
+            await anyio.lowlevel.checkpoint()
+            hear("async")
+
+        await agent.run("go")
+        assert wait_for_scores(PATIENCE)
+        assert both.wait(PATIENCE)
+    assert sorted(heard) == ["async", "sync"]
 
 
 def test_sync_callers_are_scored_too() -> None:
@@ -285,3 +312,28 @@ def test_sync_callers_are_scored_too() -> None:
         agent = Agent("shop", model=ScriptedModel("done"), telemetry=given, scorers=[no_tool_errors])
         result = agent.run_sync("go")
         assert [score.run_id for score in scores(telemetry)] == [result.run_id]
+
+
+@pytest.mark.parametrize("ends", ["", "import os; os.fork() or agent.run_sync('in the child')"])
+def test_the_end_of_a_process_waits_for_scores(tmp_path: Path, ends: str) -> None:
+    """Also that of a forked one."""
+    script = f"""
+        import sys
+        from pellucid import Agent
+        from pellucid.scores import no_secret, wait_for_scores
+        from pellucid.testing import ScriptedModel
+        from pellucid_exporters import configure
+
+        configure("shop", local=sys.argv[1])
+        agent = Agent("shop", model=ScriptedModel("done", "done"), scorers=[no_secret])
+        agent.run_sync("go")
+        {ends}
+    """
+    run_python(script, tmp_path / "t.db")
+    reader = StoreReader(tmp_path / "t.db")
+    rows = eventually(lambda: [row for row in reader.runs() if row.end] if len(reader.runs()) == 1 + bool(ends) else [])
+
+    def scores_of_runs() -> list[int]:
+        return [[event.name for event in reader.events(row.run_id)].count("score.recorded") for row in rows]
+
+    eventually(lambda: scores_of_runs() == [1] * len(rows))
