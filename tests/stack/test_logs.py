@@ -32,6 +32,7 @@ async def test_a_late_score_is_a_log_record_of_its_trace(stack: Stack) -> None:
     finally:
         telemetry.shutdown()
     record = until(lambda: found(stack, result.trace_id), 60, "the score")
+    assert record is not None
     assert base64.b64decode(record["spanId"]).hex() == result.span_id
     attributes = {pair["key"]: next(iter(pair["value"].values())) for pair in record["attributes"]}
     assert attributes["gen_ai.evaluation.name"] == "correct"
