@@ -11,7 +11,7 @@ WORKERS = $(shell $(PYTHON) -c "import os; print(min(os.cpu_count(), 3) + 2)")
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats view,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; in a browser: make demo ARGS="--view"; or a run that survives its process: make demo ARGS="durable".
+demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats view,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; in a browser: make demo ARGS="--view"; or a run that survives its process: make demo ARGS="durable"; or scores: make demo ARGS="scores".
 	@$(BIN)/pellucid demo $(ARGS)
 
 up: .env ## Start collector, Jaeger, Prometheus, Alertmanager and Grafana; with the demo: make up ARGS="--profile demo".

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 from support import anthropic_wire, gemini_wire, openai_wire
 from support.nats_server import nats_server
@@ -149,6 +150,41 @@ def test_an_incident_becomes_a_test(tmp_path: Path) -> None:
     assert "billing is down" in said[0]
     assert said[1].startswith("same ")
     assert "1 passed" in said[-1]
+
+
+def test_from_nothing_to_a_gate(tmp_path: Path) -> None:
+    """The commands of `docs/experiments.md` lead from runs to a set, and to a gate of CI that passes and fails."""
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    starts = ("```python", "```console", "```yaml", "```text")
+    source, commands, workflow, shown = (BLOCK.search(page, page.index(start))["code"] for start in starts)  # type: ignore[index]
+    (tmp_path / "shop.py").write_text(source)
+    folder = _with_programs(tmp_path / "bin", pellucid=("-c", PELLUCID), python=())
+    environment = {**os.environ, "PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            line,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    lines = [line.removeprefix("$ ") for line in commands.splitlines()]
+    done = [run(line) for line in lines]
+    assert [each.returncode for each in done] == [0] * len(lines), [each.stderr for each in done]
+    said, expected = done[-1].stdout.splitlines(), shown.splitlines()
+    assert [line for line in said if line.isalpha()] == [line for line in expected if line.isalpha()]
+    assert said[-2:] == expected[-2:]
+    steps = yaml.safe_load(workflow)["jobs"]["experiment"]["steps"]
+    gate = next(step["run"] for step in steps if step.get("run", "").startswith("pellucid"))
+    passed = run(gate)
+    assert passed.returncode == 0, passed.stderr
+    assert (tmp_path / "report.md").read_text().startswith("# Experiment prices-")
+    assert run(gate.replace("shop:agent", "shop:worse")).returncode == 1
 
 
 def _with_programs(folder: Path, **programs: tuple[str, ...]) -> Path:

@@ -181,6 +181,7 @@ async def played(
         messages: What the first run starts with, if not the recorded messages.
     """
     tape, (pipeline, tracers) = passes[0].tape, kept
+    tracers.recorded = tape.catalogs
     result: RunResult[Any] | None = None
     error: Exception | None = None
     for number, taped in enumerate(passes, start=1):

@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -16,9 +17,10 @@ from opentelemetry.util.types import Attributes, AttributeValue
 
 from pellucid import semconv
 from pellucid.telemetry import TelemetryOptions
-from pellucid.telemetry.pipeline import Pipeline, complete
+from pellucid.telemetry.pipeline import CatalogSink, Pipeline, complete
 from pellucid.tools.catalog_records import CatalogListing, catalog_json
 from pellucid_replay.tape import TapedSpan
+from pellucid_replay.taped_tools import tools_of
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,7 @@ class ReplayTracerProvider(trace.TracerProvider):
     Attributes:
         spans: The spans in the order of their starts.
         catalogs: Catalogues that providers listed, by digest.
+        recorded: Catalogues of the recording, by digest.
         of: Root of the recorded run that is replayed; None while a run is none of a replay.
         marks: Further attributes of runs.
     """
@@ -105,6 +108,7 @@ class ReplayTracerProvider(trace.TracerProvider):
         self.marks = marks or {}
         self.spans: list[ReplayedSpan] = []
         self.catalogs: dict[str, Mapping[str, Any]] = {}
+        self.recorded: Mapping[str, Mapping[str, Any]] = {}
         self.of: TapedSpan | None = None
         self._inner = inner
 
@@ -112,6 +116,12 @@ class ReplayTracerProvider(trace.TracerProvider):
         """Keep a catalogue, unless it is too large."""
         if listing.digest not in self.catalogs and (text := catalog_json(listing)) is not None:
             self.catalogs[listing.digest] = json.loads(text)
+
+    def pass_on(self, sink: CatalogSink, listing: CatalogListing) -> None:
+        """Give a catalogue to a sink, as it was recorded: the options of stand-ins are not those of the tools."""
+        recorded = self.recorded.get(listing.digest)
+        tools = listing.tools if recorded is None else tuple(tools_of(recorded, lambda tool: tool))
+        sink(replace(listing, tools=tools))
 
     def get_tracer(
         self,
@@ -192,7 +202,10 @@ def kept_pipeline(
             log_sinks=usual.log_sinks,
             capture=usual.capture,
             listeners=usual.listeners,
-            catalog_sinks=(tracers.keep, *(getattr(usual, "catalog_sinks", None) or ())),
+            catalog_sinks=(
+                tracers.keep,
+                *(partial(tracers.pass_on, sink) for sink in getattr(usual, "catalog_sinks", None) or ()),
+            ),
         ),
         tracers,
     )

@@ -36,7 +36,7 @@ BUDGETS: Final = {
     "public names of pellucid": 72,
     "packages that pip installs": 28,
     "import cycles": 0,
-    "code lines of the demo": 900,
+    "code lines of the demo": 1_240,
 }
 """The most that a change may lead to, by name."""
 

@@ -51,7 +51,13 @@ def _loader() -> griffe.GriffeLoader:
         docstring_parser="google",
         docstring_options={"warnings": False},
     )
-    for package in ("pellucid", "pellucid_exporters", "pellucid_instrumentation", "pellucid_replay"):
+    for package in (
+        "pellucid",
+        "pellucid_exporters",
+        "pellucid_instrumentation",
+        "pellucid_replay",
+        "pellucid_experiments",
+    ):
         loader.load(package)
     loader.resolve_aliases(implicit=True)
     return loader

@@ -34,6 +34,7 @@ PUBLIC = (
     "pellucid_exporters.testing",
     "pellucid_instrumentation",
     "pellucid_replay",
+    "pellucid_experiments",
 )
 """Modules whose names are all public."""
 

@@ -155,6 +155,23 @@ async def test_a_tape_is_loaded_from_store_file_and_tape(tmp_path: Path) -> None
         Tape.load(store)
 
 
+async def test_a_replay_leaves_the_recorded_catalogue_as_it_is(tmp_path: Path) -> None:
+    """A replay is recorded in the same store; then a live model still calls tools that need no approval."""
+    store = tmp_path / "runs.db"
+    with storing(store) as telemetry:
+        agent = weather_agent(Calls(), telemetry=telemetry)
+        result = await agent.run("What to wear?")
+        assert telemetry.flush()
+        before = Tape.load(store, result.run_id).catalogs
+        (await replay(agent, Tape.load(store, result.run_id))).check()
+        assert telemetry.flush()
+    tape = Tape.load(store, result.run_id)
+    assert tape.catalogs == before
+    again = await replay(weather_agent(Calls()), tape, live="model")
+    assert again.result is not None
+    assert again.result.status == "completed"
+
+
 async def test_the_first_boundary_that_differs_is_named(telemetry: Captured) -> None:
     """A changed agent stops at the first model call whose request differs, with both sides; its tool is not called."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid import semconv
 from pellucid.cli import GROUP
 from pellucid.events import EVENTS
-from pellucid.semconv import durable, elicitation, newest, resources, servers
+from pellucid.semconv import durable, elicitation, experiments, newest, resources, servers
 from pellucid.server.openapi import document, document_without_store
 from pellucid.telemetry import phases
 from pellucid_dashboards.rules import Alert, all_groups
@@ -39,7 +39,7 @@ def collect() -> dict[str, list[str]]:
         "parameters": parameters(objects),
         "spans, attributes and their values": (
             value
-            for module in (semconv, newest, servers, elicitation, resources, durable)
+            for module in (semconv, newest, servers, elicitation, resources, durable, experiments)
             for name, value in vars(module).items()
             if name.isupper() and isinstance(value, str)
         ),

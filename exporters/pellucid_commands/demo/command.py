@@ -11,6 +11,7 @@ from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_commands.demo.durable import command as durable
 from pellucid_commands.demo.repository import choose_repository
+from pellucid_commands.demo.scores import command as scores
 from pellucid_commands.view import command as view
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     afterwards.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
     afterwards.add_argument("--view", action="store_true", help="show the runs in a browser afterwards, until Ctrl-C")
     parser.add_argument("--no-color", action="store_true", help="plain text, without live display")
-    others = parser.add_subparsers(title="other demos", metavar="[durable]")
+    others = parser.add_subparsers(title="other demos", metavar="[durable | scores]")
     durable.add_arguments(others.add_parser("durable", help=durable.HELP, description=f"{durable.HELP.capitalize()}."))
+    scores.add_arguments(others.add_parser("scores", help=scores.HELP, description=f"{scores.HELP.capitalize()}."))
 
 
 def _pause(text: str) -> float:
@@ -90,5 +92,6 @@ COMMAND: Final = Command(
         "pellucid demo --otlp http://localhost:4318 --repeat 10",
         "pellucid demo --view",
         "pellucid demo durable --workers 2",
+        "pellucid demo scores",
     ),
 )

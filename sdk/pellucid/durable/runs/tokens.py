@@ -115,8 +115,7 @@ class CallTokens:
         if not any(matches):
             return None
         try:
-            padded = content + "=" * (-len(content) % 4)
-            found: JSONValue = json.loads(base64.urlsafe_b64decode(padded))
+            found: JSONValue = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
         except (ValueError, RecursionError):  # signed by another program with the same key
             return None
         return found

@@ -1,0 +1,1 @@
+"""`pellucid demo scores`: an agent that a worse prompt spoils, and how scores show it."""
