@@ -338,8 +338,8 @@ class ScoreRecorded(Event, name="score.recorded"):
     by: str | None
     error_type: str | None
     response_id: str | None
-    version: str | None
-    model: str | None
+    version: str | None = None
+    model: str | None = None
 
 
 EVENTS: Final[dict[str, type[Event]]] = {

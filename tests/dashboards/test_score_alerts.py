@@ -42,7 +42,7 @@ def labels(version: str, name: str = "correct") -> dict[str, str]:
     return {"gen_ai_evaluation_name": name, "gen_ai_agent_name": "support", "gen_ai_agent_version": version}
 
 
-def scores(version: str, number: Sequence[float | None], mean: Sequence[float], name: str = "correct") -> Scores:
+def scores(version: str, number: Sequence[float | None], mean: Sequence[float | None], name: str = "correct") -> Scores:
     """Return a histogram of scores: how many there are, and their sum."""
     inside = ",".join(f'{key}="{value}"' for key, value in labels(version, name).items())
     return {

@@ -28,7 +28,10 @@ from stack.servers import SERVERS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 SERVICES: Final[Mapping[str, Mapping[str, Any]]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-PROGRAMS: Final = {name: server.program(name) for server in SERVERS for name in server.packages}
+PROGRAMS: Final = {
+    **{name: server.program(name) for server in SERVERS for name in server.packages},
+    "loki": Path(__file__).with_name("loki.py"),
+}
 ENTRYPOINTS: Final = {
     "otel-collector": PROGRAMS["otelcol-contrib"],
     "jaeger": PROGRAMS["jaeger"],

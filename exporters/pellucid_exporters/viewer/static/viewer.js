@@ -84,7 +84,8 @@
     if (!page) return;
     const old = document.querySelector("[data-live]");
     const fresh = page.querySelector("[data-live]") || page.querySelector("main > div:last-of-type");
-    if (old && fresh && document.getSelection().isCollapsed) replace(old, document.adoptNode(fresh));
+    const isWriting = old && old.querySelector("[name=comment]:focus"); // a comment on a run under way
+    if (old && fresh && !isWriting && document.getSelection().isCollapsed) replace(old, document.adoptNode(fresh));
   };
 
   // A run's page: links to its other states and to its spans change the page in place, and the address with it.
