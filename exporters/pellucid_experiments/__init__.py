@@ -5,7 +5,7 @@ from pellucid_experiments.case_files import CaseError, add_cases, load_cases, sa
 from pellucid_experiments.comparing import Change, Comparison, compared, load_report
 from pellucid_experiments.documents import junit_of, markdown_of
 from pellucid_experiments.experimenting import experiment
-from pellucid_experiments.journal import JournalError
+from pellucid_experiments.journal import ExperimentError
 from pellucid_experiments.options import ExperimentOptions
 from pellucid_experiments.recorded_cases import case_of_run, cases_of_table
 from pellucid_experiments.report import CaseMean, Report, Summary
@@ -18,9 +18,9 @@ __all__ = [
     "Change",
     "Comparison",
     "Difference",
+    "ExperimentError",
     "ExperimentOptions",
     "Interval",
-    "JournalError",
     "Report",
     "Summary",
     "Trial",

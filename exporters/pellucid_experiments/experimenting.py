@@ -227,7 +227,7 @@ async def experiment(
 
     Raises:
         ConfigError: an option cannot work, or a case cannot be replayed because it was made from no run.
-        JournalError: the journal cannot be used.
+        ExperimentError: the journal cannot be used.
     """
     asked = Experiment(cases, agent, **options)
     if journal is None:

@@ -20,7 +20,7 @@ FORMAT: Final = "pellucid.experiment"
 VERSION: Final = 1
 
 
-class JournalError(ConfigError):
+class ExperimentError(ConfigError):
     """A journal cannot be used; the text names the file and the remedy."""
 
 
@@ -46,7 +46,7 @@ class Journal:
             resume: Whether to continue.
 
         Raises:
-            JournalError: there is one already, or none to continue, or it is of another plan, or in use.
+            ExperimentError: there is one already, or none to continue, or it is of another plan, or in use.
         """
         head = {"format": FORMAT, "version": VERSION, **plan}
         try:
@@ -54,11 +54,11 @@ class Journal:
             flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
             file = os.open(path, flags, 0o600)
         except FileExistsError:
-            raise JournalError(f"{path}: this experiment exists; resume it, or give another name") from None
+            raise ExperimentError(f"{path}: this experiment exists; resume it, or give another name") from None
         except FileNotFoundError:
-            raise JournalError(f"{path}: there is no experiment to resume; start it without that") from None
+            raise ExperimentError(f"{path}: there is no experiment to resume; start it without that") from None
         except OSError as error:
-            raise JournalError(f"{path}: the journal cannot be opened ({error.strerror})") from None
+            raise ExperimentError(f"{path}: the journal cannot be opened ({error.strerror})") from None
         try:
             _lock(file, path)
             if not resume:
@@ -73,7 +73,7 @@ class Journal:
         for name, value in plan.items():
             if known.get(name) != value:
                 os.close(file)
-                raise JournalError(
+                raise ExperimentError(
                     f"{path}: the experiment was started with other {name}: {known.get(name)!r:.200} and not "
                     f"{value!r:.200}; resume it with the same, or give another name"
                 )
@@ -83,7 +83,7 @@ class Journal:
         """Write a trial, which then outlives this process and the machine.
 
         Raises:
-            JournalError: it cannot be written.
+            ExperimentError: it cannot be written.
         """
         self._write(trial.to_dict())
         self.trials.append(trial)
@@ -99,14 +99,14 @@ class Journal:
                 left = left[os.write(self._file, left) :]
             os.fsync(self._file)
         except OSError as error:
-            raise JournalError(f"{self._path}: the journal cannot be written ({error.strerror})") from None
+            raise ExperimentError(f"{self._path}: the journal cannot be written ({error.strerror})") from None
 
 
 def read_journal(path: Path) -> tuple[JSONObject, Sequence[Trial]]:
     """Return the plan and the trials of a journal.
 
     Raises:
-        JournalError: it cannot be read, or is none.
+        ExperimentError: it cannot be read, or is none.
     """
     head, trials, _ = _read(path)
     return head, trials
@@ -117,26 +117,26 @@ def _read(path: Path) -> tuple[JSONObject, list[Trial], int]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise JournalError(f"{path}: the journal cannot be read ({error.strerror})") from None
+        raise ExperimentError(f"{path}: the journal cannot be read ({error.strerror})") from None
     whole = content[: content.rfind(b"\n") + 1]
     try:
         head, *lines = [json.loads(line) for line in whole.splitlines()]
         if head["format"] == FORMAT and head["version"] <= VERSION:
             return head, [trial_of(line) for line in lines], len(whole)
     except (ValueError, TypeError, KeyError, ConfigError) as error:
-        raise JournalError(f"{path}: the journal is damaged ({error}); start the experiment again") from error
-    raise JournalError(f"{path}: this is no experiment, or one of a later version")
+        raise ExperimentError(f"{path}: the journal is damaged ({error}); start the experiment again") from error
+    raise ExperimentError(f"{path}: this is no experiment, or one of a later version")
 
 
 def _lock(file: int, path: Path) -> None:
     """Keep other processes from the journal; the lock ends with the process.
 
     Raises:
-        JournalError: another process has it.
+        ExperimentError: another process has it.
     """
     if sys.platform == "win32":
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise JournalError(f"{path}: another process runs this experiment; wait for it, or end it") from None
+        raise ExperimentError(f"{path}: another process runs this experiment; wait for it, or end it") from None

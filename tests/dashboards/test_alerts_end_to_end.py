@@ -202,4 +202,5 @@ def test_each_alert_that_there_is_has_a_scene(broken: Observatory) -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_each_recorded_series_has_data(mended: Observatory, name: str) -> None:
     """A rule whose expression has a name misspelt would record nothing."""
-    mended.prometheus.until(lambda: mended.prometheus.query(f"last_over_time({name}[10m])"), timeout=60.0)
+    found = f"last_over_time({name}[10m])"
+    mended.prometheus.until(lambda: mended.prometheus.query(found), timeout=200.0)  # a week begins two hours ago

@@ -486,8 +486,8 @@ def test_a_hub_without_a_success_has_no_time_of_it(trial: Make) -> None:
 
 
 def test_each_alert_is_tried() -> None:
-    """None is left out above."""
-    assert {(name, severity) for name, severity, *_ in SAID} == set(ALERTS)
+    """None is left out above, or in `test_score_alerts.py`, whose alert needs more than an hour."""
+    assert {(name, severity) for name, severity, *_ in SAID} == set(ALERTS) - {("ScoreDropped", "ticket")}
 
 
 def test_a_hub_has_its_own_slo(trial: Make) -> None:

@@ -13,7 +13,7 @@ from pellucid.events import ScoreRecorded
 from pellucid.scores import Case, Score
 from pellucid.semconv.experiments import EXPERIMENT_CANDIDATE, EXPERIMENT_CASE, EXPERIMENT_NAME, EXPERIMENT_REPEAT
 from pellucid.testing import FunctionModel
-from pellucid_experiments import JournalError, case_of_run, compared, experiment, load_report, markdown_of
+from pellucid_experiments import ExperimentError, case_of_run, compared, experiment, load_report, markdown_of
 from pellucid_experiments.recorded_cases import runs_scored
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.scores import ScoreCondition
@@ -228,7 +228,7 @@ async def test_a_full_disk_ends_an_experiment(cases: Sequence[Case], tmp_path: P
     with small_disk(tmp_path, "16k") as disk:
         journal = disk / "journal.jsonl"
         options: dict[str, Any] = {"scorers": [correct], "journal": journal, "repeat": 30}
-        with pytest.raises(JournalError, match=r"the journal cannot be written \(No space left"):
+        with pytest.raises(ExperimentError, match=r"the journal cannot be written \(No space left"):
             await experiment(cases, shop(guesses), **options)
         await anyio.run_process(["mount", "-o", "remount,size=10m", str(disk)])
         asked: list[Any] = []
@@ -341,11 +341,11 @@ async def test_a_journal_has_each_trial_once(cases: Sequence[Case], store: Store
     assert asked == [json.loads(lines[-1])["case"]]
     assert {trial.key for trial in again.trials} == {trial.key for trial in first.trials}
     assert load_report(journal).summaries == again.summaries
-    with pytest.raises(JournalError, match="this experiment exists; resume it"):
+    with pytest.raises(ExperimentError, match="this experiment exists; resume it"):
         await experiment(cases, shop(looks_up), **options)
-    with pytest.raises(JournalError, match="was started with other cases"):
+    with pytest.raises(ExperimentError, match="was started with other cases"):
         await experiment(cases[:2], shop(looks_up), resume=True, **options)
-    with pytest.raises(JournalError, match="there is no experiment to resume"):
+    with pytest.raises(ExperimentError, match="there is no experiment to resume"):
         await experiment(cases, shop(looks_up), resume=True, **{**options, "journal": tmp_path / "none.jsonl"})
 
 
@@ -364,7 +364,7 @@ async def test_a_cancelled_experiment_can_be_resumed(cases: Sequence[Case], tmp_
         group.start_soon(lambda: experiment(cases, shop(waits), **options))
         while len(asked) < 2:
             await anyio.wait_all_tasks_blocked()
-        with pytest.raises(JournalError, match="another process runs this experiment"):
+        with pytest.raises(ExperimentError, match="another process runs this experiment"):
             await experiment(cases, shop(waits), resume=True, **options)
         group.cancel_scope.cancel()
     report = await experiment(cases, shop(waits), resume=True, **options)

@@ -46,7 +46,7 @@ def actions_of(token: str | None) -> Actions:
 @contextmanager
 def feedback_to(store: Path, reader: Reader, actions: Actions, cases: Path | None) -> Iterator[Feedback]:
     """Give what readers may do with a run. Scores go to a store, and wherever `OTEL_*` say; a case, to a set."""
-    telemetry = configure(SERVICE, local=store, console=False)
+    telemetry = configure(SERVICE, local=store, console=False, set_global=False)
     try:
         add = partial(_add, reader, cases) if cases is not None else None
         yield Feedback(actions, partial(_record, telemetry), add, str(cases or ""))
