@@ -120,7 +120,7 @@ def test_what_it_says() -> None:
     for words in (
         "Agent {{ $labels.gen_ai_agent_name }}{{ if $labels.gen_ai_agent_version }} version",
         "its score {{ $labels.gen_ai_evaluation_name }} in 6m is {{ $value",
-        "of {{ with printf `max(pellucid:scores:increase1h{",
+        "of about {{ with printf `max(pellucid:scores:increase1h{",
         "in the 1008m before it was {{ with printf `max(pellucid:score:mean7d{",
     ):
         assert words in summary

@@ -70,7 +70,7 @@ def score_alerts(context: Context) -> Iterator[Alert]:
         context,
         Words(subject=agent, value=_VALUE),
         score=words.value_of(_NAME),
-        number=count,
+        number=f"about {count}",
         before=before,
     )
     yield alert(
