@@ -75,7 +75,7 @@ class Judge:
         options: AgentOptions[Any],
     ) -> None:
         self.name = name
-        self.agent = f"judge.{name}"
+        self.agent = self.by = f"judge.{name}"
         self._votes, self._scale, self._sees = votes, scale, sees
         self.__signature__ = signature_of(*sees, "scored", "output", "status")
         kind: Any = Literal[tuple(scale)] if scale else float
@@ -178,12 +178,14 @@ def judge(
     """
     if not rubric.strip():
         raise ConfigError.empty("judge()", "rubric", "it says what a good answer is")
-    if votes < 1:
-        raise ConfigError(f"judge(votes={votes!r}): must be at least 1")
+    if type(votes) is not int or votes < 1:
+        raise ConfigError(f"judge(votes={votes!r}): must be a whole number of at least 1")
+    Score(name=name, value=1)  # checks the name
     if scale is not None and (isinstance(scale, str) or len(set(scale)) < max(2, len(scale))):
         raise ConfigError(f"judge(scale={scale!r}): give at least two words, from the worst to the best")
     for unknown in (item for item in sees if item not in EVIDENCE):
-        raise ConfigError(f"judge(sees={unknown!r}): nothing is known as that. {close_to(unknown, EVIDENCE)}")
+        hint = close_to(unknown, EVIDENCE) or f"It can see {', '.join(EVIDENCE)}."
+        raise ConfigError(f"judge(sees={unknown!r}): nothing is known as that. {hint}")
     given: Any = {**options, "model": model}
     check_options("judge()", given, AgentOptions)
     return Judge(name, rubric, votes, scale, sees, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run, Setup
 from pellucid.scores.evidence import Evidence, evidence_of, question_of, since_question, tool_uses
 from pellucid.scores.record import record
-from pellucid.scores.scored import Scored
+from pellucid.scores.scored import Score, Scored
 from pellucid.scores.scoring import Scorer, check_scorer, scores_of
 from pellucid.semconv.names import AGENT_NAME
 from pellucid.semconv.scores import EVALUATION_DROPPED, EVALUATION_REASON
@@ -33,8 +34,8 @@ from pellucid.telemetry.pipeline import unsettled
 MOST_WAITING: Final = 1_000
 """Runs of this process that wait to be scored; further ones are dropped."""
 
-AT_ONCE: Final = 8
-"""Runs that are scored at once."""
+AT_ONCE: Final = 32
+"""Runs of an agent that are scored at once."""
 
 PATIENCE: Final = 5.0
 """Seconds that the end of the process waits for scores."""
@@ -47,16 +48,16 @@ _is_scoring: Final[ContextVar[bool]] = ContextVar("pellucid_is_scoring", default
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A run to be scored. Attributes: make: Returns its evidence. is_dropped, is_recorded: What became of it."""
+    """A run to be scored. Attributes: make: Returns its evidence. is_dropped: Whether no more scores are recorded."""
 
     scorers: Sequence[Scorer]
     make: Callable[[], Evidence]
     agent: str
     pipeline: Pipeline
     is_dropped: bool = False
-    is_recorded: bool = False
 
     def drop(self, reason: str) -> None:
+        _log.warning("a run of agent %r has not got all its scores: %s", self.agent, reason)
         scope = Scope(agent=self.agent, pipeline=self.pipeline)
         scope.count(EVALUATION_DROPPED, 1, {AGENT_NAME: self.agent, EVALUATION_REASON: reason})
 
@@ -109,7 +110,7 @@ class _Worker:
         with self._changed:
             if self._changed.wait_for(is_done, within) or not is_last:
                 return is_done()
-            late = [job for job in self._unfinished if job.goes_to(pipeline) and not job.is_recorded]
+            late = [job for job in self._unfinished if job.goes_to(pipeline)]
             for job in late:
                 job.is_dropped = True
                 del self._unfinished[job]
@@ -118,35 +119,34 @@ class _Worker:
         return not late
 
     async def _serve(self) -> None:
-        threads, slots = anyio.CapacityLimiter(1), anyio.Semaphore(AT_ONCE)
+        threads = anyio.CapacityLimiter(1)
+        slots: defaultdict[str, anyio.Semaphore] = defaultdict(partial(anyio.Semaphore, AT_ONCE))
         async with anyio.create_task_group() as tasks:
             while True:
                 job = await run_sync(self._jobs.get, abandon_on_cancel=True, limiter=threads)
-                await slots.acquire()
-                tasks.start_soon(self._work, job, slots)
+                tasks.start_soon(self._work, job, slots[job.agent])
 
     async def _work(self, job: _Job, slots: anyio.Semaphore) -> None:
         _is_scoring.set(True)
         try:
-            if not job.is_dropped:
-                await self._score(job)
+            async with slots:  # a scorer that hangs delays those of its own agent only
+                if not job.is_dropped:
+                    await self._score(job)
         except Exception:  # noqa: BLE001  (the thread serves all agents)
             _log.exception("scores of a run of agent %r were not recorded", job.agent)
         finally:
-            slots.release()
             with self._changed:
                 self._unfinished.pop(job, None)
                 self._changed.notify_all()
 
     async def _score(self, job: _Job) -> None:
         evidence = job.make()
-        scores = await scores_of(job.scorers, evidence)
-        with self._changed:
-            if job.is_dropped:
-                return
-            job.is_recorded = True
-        for score in scores:
-            record(evidence.scored, score, job.pipeline)
+
+        def keep(scores: Sequence[Score]) -> None:
+            for score in scores if not job.is_dropped else ():
+                record(evidence.scored, score, job.pipeline)
+
+        await scores_of(job.scorers, evidence, on_scores=keep)
 
 
 _WORKER: Final = _Worker()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -85,9 +85,12 @@ class Score:
             raise ConfigError(f"score: name={self.name!r:.200} is not a name of 1 to {MAX_NAME} characters")
         if self.label is not None and not _is_word(self.label):
             raise ConfigError(f"score {self.name!r}: a label has at most {MAX_NAME} characters; use explanation=")
+        for given, text in (("explanation", self.explanation), ("by", self.by)):
+            if text is not None and not isinstance(text, str):
+                raise ConfigError(f"score {self.name!r}: {given}={text!r:.200} is not a text")
         if self.value is not None:
             if not _is_number(self.value):
-                raise ConfigError(f"score {self.name!r}: value={self.value!r} is not a number of at least 0")
+                raise ConfigError(f"score {self.name!r}: value={self.value!r:.200} is not a number of at least 0")
             object.__setattr__(self, "value", float(self.value))
         elif self.label is None and self.error_type is None:
             raise ConfigError(f"score {self.name!r}: give a value, a label, or both")
@@ -98,7 +101,7 @@ def _is_word(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+    return isinstance(value, (int, float)) and 0 <= value <= sys.float_info.max
 
 
 def scored_of(judged: RunResult[Any] | Span | SpanContext | Event | Scored) -> Scored:

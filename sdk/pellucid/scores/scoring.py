@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, Signature, isawaitable, iscoroutinefunction, signature
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
-from anyio.to_thread import run_sync
 
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.failures import contained, describe, error_type_of
 from pellucid.scores.evidence import EVIDENCE, Evidence
 from pellucid.scores.scored import Score
+from pellucid.scores.threads import in_thread
 from pellucid.text import close_to
 
 Scorer: TypeAlias = Callable[..., object]
@@ -46,12 +46,18 @@ def check_scorer(scorer: object) -> None:
         is_named = parameter.kind in {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
         if parameter.name in EVIDENCE and is_named:
             continue
-        if is_named and parameter.default is Parameter.empty:
+        is_rest = parameter.kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+        if parameter.default is Parameter.empty and not is_rest:
             hint = close_to(parameter.name, EVIDENCE) or f"It may need {', '.join(EVIDENCE)}."
             raise ConfigError(f"scorer {name_of(scorer)!r}: nothing is known as {parameter.name!r}. {hint}")
 
 
-async def scores_of(scorers: Sequence[Scorer], evidence: Evidence, within: float = SCORER_TIMEOUT) -> list[Score]:
+async def scores_of(
+    scorers: Sequence[Scorer],
+    evidence: Evidence,
+    within: float = SCORER_TIMEOUT,
+    on_scores: Callable[[Sequence[Score]], object] | None = None,
+) -> list[Score]:
     """Return the scores of a run, in the order of the scorers.
 
     A scorer that raises, hangs, or returns what is no score gives a score without a value, with `error_type`.
@@ -60,11 +66,14 @@ async def scores_of(scorers: Sequence[Scorer], evidence: Evidence, within: float
         scorers: Functions, each run once, side by side.
         evidence: What they may see.
         within: Seconds that each scorer has. A sync one runs in a thread, which goes on after them.
+        on_scores: Called with the scores of each scorer as soon as it has returned.
     """
     found: list[list[Score]] = [[] for _ in scorers]
 
     async def work(index: int, scorer: Scorer) -> None:
         found[index] = await _scores(scorer, evidence, within)
+        if on_scores is not None:
+            on_scores(found[index])
 
     async with anyio.create_task_group() as group:
         for index, scorer in enumerate(scorers):
@@ -75,10 +84,12 @@ async def scores_of(scorers: Sequence[Scorer], evidence: Evidence, within: float
 async def _scores(scorer: Scorer, evidence: Evidence, within: float) -> list[Score]:
     name = name_of(scorer)
     try:
-        with anyio.fail_after(within):
-            return list(_read(name, await _call(scorer, evidence)))
+        with anyio.move_on_after(within):
+            return list(_read(name, await _call(name, scorer, evidence)))
+        error_type, why = "timeout", f"it took longer than {within:g} s"
     except BaseException as error:  # noqa: BLE001  (a score says that there is none; `contained` passes cancellations)
-        return [Score(name=name, by=name, error_type=error_type_of(error), explanation=describe(contained(error)))]
+        error_type, why = error_type_of(error), describe(contained(error))
+    return [Score(name=name, by=getattr(scorer, "by", name), error_type=error_type, explanation=why)]
 
 
 def signature_of(*needed: str) -> Signature:
@@ -105,14 +116,14 @@ def check_recorded(needed: Iterable[str], missing: frozenset[str]) -> None:
         )
 
 
-async def _call(scorer: Scorer, evidence: Evidence) -> object:
+async def _call(name: str, scorer: Scorer, evidence: Evidence) -> object:
     needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
     if "missing" not in needed:
         check_recorded(needed, evidence.missing)
     call = partial(scorer, **{name: getattr(evidence, name) for name in needed})
     if iscoroutinefunction(scorer) or iscoroutinefunction(getattr(scorer, "__call__", None)):  # noqa: B004
         return await call()  # type: ignore[misc]
-    value: Any = await run_sync(call, abandon_on_cancel=True)
+    value = await in_thread(name, call)
     return await value if isawaitable(value) else value
 
 

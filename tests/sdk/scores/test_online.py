@@ -237,6 +237,27 @@ def test_an_agent_checks_its_scorers(scorers: Any, words: str) -> None:
         Agent("shop", model=ScriptedModel(), scorers=scorers)
 
 
+async def test_scores_are_recorded_as_they_are_ready() -> None:
+    """One that hangs holds up neither the other scorers of its run, nor the runs of other agents."""
+    go_on = threading.Event()
+
+    def hanging(output: str) -> bool:
+        return go_on.wait(PATIENCE)
+
+    with capture() as telemetry:
+        slow = Agent("slow", model=ScriptedModel(*["done"] * 40), scorers=[hanging, no_tool_errors])
+        for _ in range(40):
+            await slow.run("go")
+        await Agent("quick", model=ScriptedModel("done"), scorers=[no_tool_errors]).run("go")
+
+        def recorded() -> list[str]:
+            return [event.agent for event in telemetry.events if event.name == "score.recorded"]
+
+        eventually(lambda: recorded().count("quick") == 1 and recorded().count("slow") == online.AT_ONCE)
+        go_on.set()
+        assert len(scores(telemetry)) == 81
+
+
 async def test_the_end_of_telemetry_waits_for_scores_a_bounded_time(tmp_path: Path) -> None:
     """What is there in time is stored; what is late is dropped, counted, and never recorded."""
     go_on, started = threading.Event(), threading.Event()

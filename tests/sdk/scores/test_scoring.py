@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -12,7 +13,9 @@ from pellucid import Agent, ConfigError, ToolCall, tool
 from pellucid.scores import Evidence, Score, Scored, ToolUse, scores_of
 from pellucid.scores.evidence import evidence_of
 from pellucid.scores.scoring import check_scorer
+from pellucid.scores.threads import MOST_STUCK
 from pellucid.testing import ScriptedModel
+from support.processes import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +104,8 @@ def test_a_scorer_that_needs_what_is_not_there_is_refused() -> None:
         check_scorer(wrong)
     with pytest.raises(ConfigError, match="not a function"):
         check_scorer(3)
+    with pytest.raises(ConfigError, match="'len': nothing is known as 'obj'"):
+        check_scorer(len)
     check_scorer(exact)
 
 
@@ -112,3 +117,50 @@ async def test_the_evidence_of_a_result_has_question_answer_and_calls() -> None:
     assert (evidence.input, evidence.output, evidence.iterations) == ("What does the lamp cost?", "12 euros", 2)
     assert evidence.tools == (ToolUse(name="price", arguments={"item": "lamp"}, result="lamp: 12 euros"),)
     assert evidence.scored.run_id == result.run_id
+
+
+async def test_a_scorer_whose_calls_never_return_is_not_called_for_ever() -> None:
+    """Its threads are bounded; other scorers go on, and it is called again once its calls have returned."""
+    go_on = threading.Event()
+
+    def stuck(output: str) -> bool:
+        return go_on.wait(30)
+
+    for _ in range(MOST_STUCK):
+        [score] = await scores_of([stuck], EVIDENCE, within=0.01)
+        assert (score.error_type, score.explanation) == ("timeout", "it took longer than 0.01 s")
+    refused, right = await scores_of([stuck, exact], EVIDENCE)
+    assert (refused.error_type, right.value) == ("stuck", 1)
+    go_on.set()
+    with anyio.fail_after(30):
+        while (await scores_of([stuck], EVIDENCE))[0].error_type is not None:
+            await anyio.lowlevel.checkpoint()
+
+
+def test_a_scorer_that_never_returns_does_not_keep_the_process() -> None:
+    """A command in CI ends when its scores are there."""
+    run_python("""
+        import threading
+        import anyio
+        from pellucid.scores import Evidence, Scored, scores_of
+
+        def stuck(output):
+            threading.Event().wait()
+
+        [score] = anyio.run(scores_of, [stuck], Evidence(scored=Scored(run_id="r")), 0.01)
+        assert score.error_type == "timeout"
+    """)
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        ({"value": 10**400}, "not a number"),
+        ({"value": 1, "explanation": {"a": 1}}, "explanation={'a': 1} is not a text"),
+        ({"value": 1, "by": 5}, "by=5 is not a text"),
+    ],
+)
+def test_a_score_of_another_type_is_refused(score: dict[str, Any], words: str) -> None:
+    """Nothing is dropped in silence."""
+    with pytest.raises(ConfigError, match=words):
+        Score(name="right", **score)

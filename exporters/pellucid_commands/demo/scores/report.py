@@ -100,6 +100,6 @@ def proven(report: Report, comparisons: Sequence[Comparison], *, color: bool) ->
 def end(store: Path | None, *, color: bool) -> None:
     """Print where to go from here."""
     title("Next", color=color)
-    row("your agent", "docs/evaluation.md: from nothing to a gate in CI in ten minutes")
+    row("your agent", "docs/experiments.md: from nothing to a gate in CI in ten minutes")
     if store is not None:
         row("page", view_command(store))
