@@ -131,7 +131,7 @@ async def test_a_judge_runs_in_a_trace_of_its_own_that_links_to_the_judged_run()
     ("options", "words"),
     [
         ({"rubric": " "}, "rubric must not be empty"),
-        ({"votes": 0}, "must be at least 1"),
+        ({"votes": 0}, "must be a whole number of at least 1"),
         ({"scale": ("good",)}, "give at least two words"),
         ({"scale": "good"}, "give at least two words"),
         ({"sees": ("outptu",)}, "nothing is known as that. Did you mean 'output'"),
