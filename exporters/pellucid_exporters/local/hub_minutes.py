@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid import semconv
-from pellucid.semconv.experiments import EXPERIMENT_NAME
 from pellucid_exporters.local.bodies import storable
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ MOST_DURATIONS: Final = 1_000
 
 DISCOVERIES: Final = -1
 """Bucket of rows that count discoveries, not requests."""
-
-_UNMEASURED: Final = frozenset({semconv.REPLAY_OF, EXPERIMENT_NAME})
-"""Attributes of spans that are not counted."""
 
 _DOUBLE: Final = 8
 _LONGEST: Final = 1e9
@@ -85,15 +81,12 @@ class HubMinutes:
         spans: Iterable[SpanRecord],
         keys: Mapping[str, tuple[int, bytes | None]],
     ) -> None:
-        """Count discoveries and requests by hub and minute; the latest of each row is its exemplar.
-
-        Those of replays and of experiments are left out.
-        """
+        """Count discoveries and requests by hub and minute, without replays; the latest of each row is its exemplar."""
         discoveries: dict[tuple[int, str, str], list[Any]] = {}
         requests: dict[tuple[int, str, str, int], _Requests] = {}
         for record in spans:
             facts = record.facts
-            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY or not _UNMEASURED.isdisjoint(facts):
+            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY or semconv.REPLAY_OF in facts:
                 continue
             place = keys[record.run_id][0], record.span_id
             minute = (record.start + (record.duration or 0)) // MINUTE
