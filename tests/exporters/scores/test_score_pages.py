@@ -174,6 +174,25 @@ def run(command: Command, *arguments: str) -> int:
     return command.run(parser.parse_args(arguments))
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("correct~1", "no score is named 'correct~1'"),
+        ("fine<1", "no score is named 'fine'"),
+        ("correct=abc", "no score 'correct' has the label 'abc', which is no number"),
+        ("correct<0", ""),
+        ("style!=late", ""),
+    ],
+)
+def test_the_terminal_says_why_no_run_has_such_a_score(
+    given: str, hint: str, path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A condition with a slip is a name or a label that nothing has."""
+    assert run(runs_command.COMMAND, "--store", str(path), "--score", given) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.strip()) == ("no run matches\n", hint)
+
+
 def test_the_terminal_has_scores(path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """In the list and of a run; hostile ones do nothing."""
     assert run(runs_command.COMMAND, "--store", str(path), "--score", "correct<0.5") == 0
