@@ -6,12 +6,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pellucid.errors import ConfigError
+from pellucid_exporters.stored.rows import EXPERIMENTS
 
 if TYPE_CHECKING:
     from pellucid_exporters.stored.rows import RunRow
-
-CONVERSATIONS: Final = "experiment/"
-"""Beginning of `gen_ai.conversation.id` of the runs of experiments."""
 
 _NAME: Final = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
@@ -29,9 +27,9 @@ def checked_name(name: str) -> str:
 
 def conversation_of(name: str) -> str:
     """Return the id of the conversation of the runs of an experiment, by which pages and commands find them."""
-    return f"{CONVERSATIONS}{name}"
+    return f"{EXPERIMENTS}{name}"
 
 
 def is_of_experiment(row: RunRow) -> bool:
     """Return whether a run belongs to an experiment."""
-    return (row.conversation or "").startswith(CONVERSATIONS)
+    return (row.conversation or "").startswith(EXPERIMENTS)

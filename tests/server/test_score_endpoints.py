@@ -9,6 +9,7 @@ import pytest
 from pellucid import Agent
 from pellucid.context import Identity
 from pellucid.server import Caller, RequestRate, by_role, create_agent_app
+from pellucid.server.callers import loopback_only
 from pellucid.server.scores import MAX_EXPLANATION, MAX_LIFETIME
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
@@ -190,13 +191,31 @@ async def test_rates_hold_for_tokens(tmp_path: Path, telemetry: Telemetry) -> No
 
 
 async def test_without_keys_there_are_no_tokens(tmp_path: Path) -> None:
-    """Nor scores without a store of runs: nothing outlives its request."""
+    """Which the answer says to those who may ask; nor scores without a store of runs: nothing outlives its request."""
     import httpx
 
     agent = Agent("support", model=ScriptedModel("done"))
     async with Scene(tmp_path).serve(agent, authenticate=caller, tokens=None) as scene:
         run = await submit(scene)
-        assert (await scene.http.post(f"{run}/scores/token", json={}, headers=ANN)).status_code == 404
+        answer = await scene.http.post(f"{run}/scores/token", json={}, headers=ANN)
+        assert answer.status_code == 404
+        assert "PELLUCID_CALL_KEYS" in answer.json()["error"]
+        assert (await scene.http.post(f"{run}/scores/token", json={}, headers=BOB)).json()["error"] == "run not found"
+        assert (await scene.http.post(f"{run}/scores/token", json={})).status_code == 401
     transport = httpx.ASGITransport(create_agent_app([agent]))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         assert (await http.post("/runs/1/scores", json={"name": "x", "value": 1})).status_code == 404
+
+
+async def test_a_token_of_another_server_is_no_caller(scene: Scene, telemetry: Telemetry, tmp_path: Path) -> None:
+    """A server without keys that answers programs on its machine refuses it, and records nothing."""
+    token = await token_of(scene, await submit(scene))
+    agent = Agent("other", model=ScriptedModel("done"), telemetry=telemetry)
+    (tmp_path / "other").mkdir()
+    async with Scene(tmp_path / "other").serve(agent, tokens=None, authenticate=loopback_only) as other:
+        run = await submit(other)
+        answer = await other.http.post(f"{run}/scores", json={"name": "thumb", "value": 1}, headers=token)
+        assert answer.status_code == 401
+    assert telemetry.flush()
+    reader = StoreReader(tmp_path / "store.db")
+    assert [row.scores for row in reader.runs()] == [(), ()]

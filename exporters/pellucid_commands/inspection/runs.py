@@ -90,6 +90,8 @@ def run(options: Namespace) -> int:
         say(*run_table(runs))
     else:
         say("no run matches")
+    if not runs and options.score is not None and (hint := _hint(reader, options.score)):
+        print(hint, file=sys.stderr)
     return 0 if runs else 1
 
 
@@ -146,6 +148,15 @@ def _tokens(row: RunRow | Total) -> int | None:
 def _with_total(shown: Callable[[object], str], own: object, total: object) -> str:
     """Return a quantity of a run; in parentheses, with the runs nested in it."""
     return shown(own) if total is None else f"{shown(own)} ({shown(total)})"
+
+
+def _hint(reader: StoreReader, wanted: ScoreCondition) -> str:
+    """Return why no run can have such a score: a slip in a condition makes it a name, or a label."""
+    if not reader.runs(score=ScoreCondition(name=wanted.name), limit=1):
+        return f"no score is named {wanted.name!r:.200}"
+    if wanted.operator == "=" and isinstance(wanted.value, str) and not reader.runs(score=wanted, limit=1):
+        return f"no score {wanted.name!r:.200} has the label {wanted.value!r:.200}, which is no number"
+    return ""
 
 
 def _condition(given: str) -> ScoreCondition:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.local.schema import MEASURED
 from pellucid_exporters.local.shapes import CONSTANT, FREE, PLAIN
 from pellucid_exporters.stored.rows import SUMMED, CallRow
 
@@ -21,7 +22,7 @@ SELECT runs.process, service, spans.shape, json_group_array(duration),
        {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
 FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
      LEFT JOIN processes ON processes.id = runs.process
-WHERE runs.last >= :since AND runs.replay_of IS NULL AND spans.start + duration BETWEEN :since AND :until
+WHERE runs.last >= :since AND {MEASURED} AND spans.start + duration BETWEEN :since AND :until
 GROUP BY runs.process, spans.shape
 """
 
@@ -29,7 +30,7 @@ GROUP BY runs.process, spans.shape
 def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
     """Return the boundaries of some phases that ended between two times, counted by process and labels.
 
-    Replays are left out.
+    Replays and runs of experiments are left out.
     """
     shapes = dict(_shapes(connection, phases))
     connection.execute("DROP TABLE IF EXISTS temp.wanted")

@@ -180,7 +180,12 @@ def light_json(name: str, payload: Mapping[str, Any], bodies: dict[bytes, bytes]
 
 
 def _light_score(payload: Mapping[str, Any], bodies: dict[bytes, bytes]) -> dict[str, Any]:
-    return {key: shapes.lighten(value, bodies) if key == "explanation" else value for key, value in payload.items()}
+    """Return a score without NUL, at which the triggers that index scores would end a text."""
+    shown = {
+        key: value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
+        for key, value in payload.items()
+    }
+    return {key: shapes.lighten(value, bodies) if key == "explanation" else value for key, value in shown.items()}
 
 
 def _requests(span: ReadableSpan) -> list[tuple[int, Mapping[str, Any]]]:

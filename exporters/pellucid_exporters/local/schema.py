@@ -12,6 +12,7 @@ from typing import Final
 from pellucid.errors import ConfigError, StoreError
 from pellucid_exporters.local.score_schema import MIGRATION as SCORES
 from pellucid_exporters.local.text_index import create_index
+from pellucid_exporters.stored.rows import EXPERIMENTS
 
 LARGEST: Final = 2**63 - 1
 """Largest integer of SQLite."""
@@ -21,6 +22,11 @@ APPLICATION_ID: Final = 0x50454C4C
 
 HOUR: Final = 3600 * 10**9
 """Nanoseconds."""
+
+
+MEASURED: Final = f"""(
+    runs.replay_of IS NULL AND ifnull(substr(runs.conversation, 1, {len(EXPERIMENTS)}), '') <> '{EXPERIMENTS}')"""
+"""Condition that `RunRow.is_measured` states; true of no run."""
 
 
 def _counted(row: str, number: int) -> str:

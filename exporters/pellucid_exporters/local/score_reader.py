@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from pellucid_exporters.local import score_rows
@@ -40,8 +40,11 @@ class ScoreReader(ABC):
         *,
         step: int | None = None,
         within: tuple[str, str] | None = None,
+        without: Collection[str] = (),
     ) -> list[ScoreGroup]:
         """Return the scores that were given between two times, counted by their name, another one, and steps of time.
+
+        Scores of replays and of runs of experiments are left out.
 
         Args:
             by: `agent`, `version` or `model`; only by the name of the score if it is None.
@@ -49,5 +52,15 @@ class ScoreReader(ABC):
             until: Its end, exclusive.
             step: Nanoseconds of a step of time.
             within: One of these and a name: only scores that have it are counted.
+            without: Ids of further runs whose scores are left out.
         """
-        return self._read(lambda connection: score_rows.score_groups(connection, by, since, until, step, within))
+        options = (step, within, without)
+        return self._read(lambda connection: score_rows.score_groups(connection, by, since, until, *options))
+
+    def strangers(self, since: int, until: int) -> set[str]:
+        """Return the ids of runs with scores of a window of time that the store does not have."""
+        return self._read(lambda connection: score_rows.strangers(connection, since, until))
+
+    def unmeasured(self, run_ids: Iterable[str]) -> set[str]:
+        """Return which of some runs are replays or of experiments, as far as the store has them."""
+        return self._read(lambda connection: score_rows.unmeasured(connection, run_ids))

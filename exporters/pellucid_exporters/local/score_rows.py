@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from pydantic_core import from_json
 
 from pellucid_exporters.local.bodies import storable, unpack
-from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.local.schema import LARGEST, MEASURED
 from pellucid_exporters.stored.rows import BODY
 from pellucid_exporters.stored.scores import MOST_NAMES, ScoreCondition, ScoreGroup, ScoreRow
 
@@ -58,6 +58,15 @@ _DIMENSIONS: Final = {
     "version": f"ifnull({_AGENT} || ' ', '') || {_VERSION}",
     "model": _MODEL,
 }
+_SCORES: Final = """
+FROM json_each(:names) AS named CROSS JOIN scores
+    ON scores.name = named.value AND scores.time >= :since AND scores.time < :until
+LEFT JOIN runs ON runs.run_id = scores.run_id
+"""
+_STRANGERS: Final = f"SELECT DISTINCT scores.run_id {_SCORES} WHERE runs.key IS NULL AND scores.run_id <> ''"
+_UNMEASURED: Final = f"""
+SELECT run_id FROM json_each(?) AS wanted CROSS JOIN runs ON run_id = wanted.value WHERE NOT ({MEASURED})
+"""
 _NEWEST_VALUE: Final = """
 (SELECT {column} FROM scores WHERE scores.run_id = runs.run_id AND name = ? ORDER BY time DESC LIMIT 1)
 """
@@ -95,6 +104,7 @@ def score_groups(
     until: int,
     step: int | None,
     within: tuple[str, str] | None,
+    without: Collection[str],
 ) -> list[ScoreGroup]:
     """Return the scores between two times, by their name, another one, and steps of time; see `ScoreReader`."""
     name, place = _DIMENSIONS[by], "(scores.time - :since) / :step" if step is not None else "0"
@@ -103,16 +113,10 @@ def score_groups(
         SELECT scores.name AS score, {name} AS name, {place} AS place,
             count(scores.value) AS number, total(scores.value) AS total,
             ifnull(sum(scores.error_type IS NOT NULL), 0) AS errors
-        FROM json_each(:names) AS named CROSS JOIN scores
-            ON scores.name = named.value AND scores.time >= :since AND scores.time < :until
-        LEFT JOIN runs ON runs.run_id = scores.run_id
-        WHERE {name} IS NOT NULL {condition} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
-    names = json.dumps(score_names(connection))
-    values: dict[str, Any] = {
-        "names": names,
-        "since": since,
-        "until": min(until, LARGEST),
-    }
+        {_SCORES} WHERE {MEASURED} AND {name} IS NOT NULL {condition}
+            AND scores.run_id NOT IN (SELECT value FROM json_each(:without))
+        GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+    values = _window(connection, since, until) | {"without": json.dumps(list(without))}
     values |= {"step": step} if step is not None else {}
     values |= {"wanted": storable(within[1])} if within is not None else {}
     return [
@@ -126,6 +130,20 @@ def score_groups(
         )
         for row in connection.execute(query, values)
     ]
+
+
+def strangers(connection: sqlite3.Connection, since: int, until: int) -> set[str]:
+    """Return the ids of runs with scores of a window of time that the store does not have."""
+    return {run_id for (run_id,) in map(tuple, connection.execute(_STRANGERS, _window(connection, since, until)))}
+
+
+def unmeasured(connection: sqlite3.Connection, run_ids: Iterable[str]) -> set[str]:
+    """Return which of some runs are replays or of experiments."""
+    return {run_id for (run_id,) in map(tuple, connection.execute(_UNMEASURED, (json.dumps(list(run_ids)),)))}
+
+
+def _window(connection: sqlite3.Connection, since: int, until: int) -> dict[str, Any]:
+    return {"names": json.dumps(score_names(connection)), "since": since, "until": min(until, LARGEST)}
 
 
 def run_of_score(connection: sqlite3.Connection, payload: bytes, span_id: bytes) -> str:

@@ -115,7 +115,19 @@ class ManyReader:
 
     def score_groups(self, by: str | None, since: int, until: int, **options: Any) -> list[ScoreGroup]:
         """Return the scores of a window of time, counted by their name, another name, and steps of time."""
-        return many_runs.score_groups(reader.score_groups(by, since, until, **options) for reader in self._readers)
+        left_out = self.unmeasured(self.strangers(since, until)) | set(options.pop("without", ()))
+        return many_runs.score_groups(
+            reader.score_groups(by, since, until, without=left_out, **options) for reader in self._readers
+        )
+
+    def strangers(self, since: int, until: int) -> set[str]:
+        """Return the ids of runs with scores of a window of time that one of the stores has, without the run."""
+        return {run_id for reader in self._readers for run_id in reader.strangers(since, until)}
+
+    def unmeasured(self, run_ids: Iterable[str]) -> set[str]:
+        """Return which of some runs are replays or of experiments, in any of the stores."""
+        wanted = set(run_ids)
+        return {run_id for reader in self._readers for run_id in reader.unmeasured(wanted)} if wanted else set()
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return the events of all runs with a name in a window of time, the newest first."""

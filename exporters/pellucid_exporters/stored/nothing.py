@@ -91,9 +91,18 @@ class NoTelemetry:
         *,
         step: int | None = None,
         within: tuple[str, str] | None = None,
+        without: Collection[str] = (),
     ) -> list[ScoreGroup]:
         """Return no scores."""
         return []
+
+    def strangers(self, since: int, until: int) -> set[str]:
+        """Return no ids."""
+        return set()
+
+    def unmeasured(self, run_ids: Iterable[str]) -> set[str]:
+        """Return no ids."""
+        return set()
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return no events."""

@@ -110,8 +110,17 @@ class Reader(Recording, Protocol):
         *,
         step: int | None = None,
         within: tuple[str, str] | None = None,
+        without: Collection[str] = (),
     ) -> list[ScoreGroup]:
         """Return the scores of a window of time, counted by their name, another name, and steps of time."""
+        ...
+
+    def strangers(self, since: int, until: int) -> set[str]:
+        """Return the ids of runs with scores of a window of time that it does not have."""
+        ...
+
+    def unmeasured(self, run_ids: Iterable[str]) -> set[str]:
+        """Return which of some runs are replays or of experiments, as far as it has them."""
         ...
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:

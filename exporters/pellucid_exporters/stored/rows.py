@@ -48,6 +48,9 @@ PART_OF: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Kind and attribute of the part of a run that a phase uses."""
 
+EXPERIMENTS: Final = "experiment/"
+"""Beginning of `gen_ai.conversation.id` of the runs of experiments."""
+
 BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
@@ -144,6 +147,11 @@ class RunRow:
     version: str | None = None
     faults: int | None = None
     scores: tuple[ScoreRow, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether alerts and means count it: neither a replay nor a run of an experiment."""
+        return self.replay_of is None and not (self.conversation or "").startswith(EXPERIMENTS)
 
 
 DERIVED: Final = frozenset({"total", "scores"})

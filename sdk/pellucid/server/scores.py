@@ -71,7 +71,7 @@ class ScoreEndpoints:
         runs: The runs.
         access: Access of callers.
         bodies: Reader of bodies.
-        tokens: Keys of tokens; without them there are no tokens.
+        tokens: Keys of tokens; without them there are no tokens, and none is accepted.
         telemetry: Destination of scores.
     """
 
@@ -84,23 +84,23 @@ class ScoreEndpoints:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        routes = [Route("/runs/{run_id}/scores", self._score, methods=["POST"])]
-        if self.tokens is not None:
-            routes.append(Route("/runs/{run_id}/scores/token", self._issue, methods=["POST"]))
-        return routes
+        return [
+            Route("/runs/{run_id}/scores", self._score, methods=["POST"]),
+            Route("/runs/{run_id}/scores/token", self._issue, methods=["POST"]),
+        ]
 
     async def _score(self, request: Request) -> Response:
         token = token_of(request)
-        if self.tokens is not None and token.startswith(f"{PREFIX}."):
-            return await self._score_once(request, self.tokens, token)
+        if token.startswith(f"{PREFIX}."):
+            return await self._score_once(request, token)
         caller, state = await self.access.run(request, self.runs, "score")
         body = _checked(await self.bodies.read(request, ScoreBody))
         self._record(_grant(state, caller, (body.name,), CALLER), body)
         return JSONAnswer({"status": "recorded"}, 202)
 
-    async def _score_once(self, request: Request, tokens: CallTokens, token: str) -> Response:
+    async def _score_once(self, request: Request, token: str) -> Response:
         """Record the score of the holder of a token, which gives each name once."""
-        grant = grant_of(tokens, token)
+        grant = grant_of(self.tokens, token) if self.tokens is not None else None
         if grant is None or await self.runs.now() >= grant.expires_at:
             raise unauthorized()
         if grant.run_id != request.path_params["run_id"]:
@@ -124,8 +124,9 @@ class ScoreEndpoints:
 
     async def _issue(self, request: Request) -> Response:
         """Return a token that scores a run."""
-        assert self.tokens is not None  # otherwise there is no such route
         caller, state = await self.access.run(request, self.runs, "score")
+        if self.tokens is None:
+            raise Problem(404, "this server has no keys to sign tokens with; set PELLUCID_CALL_KEYS on the server")
         body = await self.bodies.read(request, ScoreTokenBody)
         expires_at = int(await self.runs.now() + body.expires_in)
         grant = _grant(state, caller, tuple(body.names), body.by or "user", expires_at)

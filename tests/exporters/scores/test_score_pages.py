@@ -123,9 +123,36 @@ async def test_the_list_has_columns_of_scores(path: Path, ids: list[str]) -> Non
     assert values == sorted(values)
     text = await page(path, "/runs?score=correct%3C0.5")
     assert len(re.findall(r'<td class="question">', text)) == len(ids) / 2
+    assert "more-scores" not in text
     assert "Score: <b>correct&lt;0.5</b>" in text
     assert "a label, by = or !=" in await page(path, "/runs?score=correct%3Clow", 400)
     assert 'class="bad">TimeoutError<' in await page(path, "/runs?score=style")
+
+
+async def test_the_list_says_which_scores_are_no_columns(tmp_path: Path) -> None:
+    """Four names are, first those that the address names; each further one is a link to its column."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        agent = Agent("support", model=ScriptedModel("done"), telemetry=telemetry)
+        result = await agent.run("go")
+        for name in "abcdef":
+            score(result, name, value=1, telemetry=telemetry)
+
+    async def columns(address: str) -> tuple[str, str]:
+        text = await page(path, address)
+        line = re.search(r'<p class="cut more-scores">(.*?)</p>', text)
+        assert line is not None
+        return "".join(re.findall(r"sort=score%3A(\w)", text)), line[1]
+
+    shown, more = await columns("/runs?range=7d")
+    assert shown == "abcd"
+    assert re.sub("<.*?>", "", more) == "Columns of scores: a, b, c, d and 2 more: e, f"
+    assert 'href="/runs?range=7d&amp;column=f"' in more
+    shown, more = await columns("/runs?range=7d&column=f")
+    assert (shown, re.sub("<.*?>", "", more)) == ("abcf", "Columns of scores: a, b, c, f and 2 more: d, e")
+    assert '<input type="hidden" name="column" value="f">' in await page(path, "/runs?column=f")
+    assert (await columns("/runs?sort=-score:e&score=f%3E0"))[0] == "abef"
+    assert (await columns("/runs?column=unknown"))[0] == "abcd"
 
 
 async def test_trends_say_when_there_are_too_few_scores(path: Path, ids: list[str]) -> None:
@@ -145,6 +172,25 @@ def run(command: Command, *arguments: str) -> int:
     parser = ArgumentParser()
     command.add_arguments(parser)
     return command.run(parser.parse_args(arguments))
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("correct~1", "no score is named 'correct~1'"),
+        ("fine<1", "no score is named 'fine'"),
+        ("correct=abc", "no score 'correct' has the label 'abc', which is no number"),
+        ("correct<0", ""),
+        ("style!=late", ""),
+    ],
+)
+def test_the_terminal_says_why_no_run_has_such_a_score(
+    given: str, hint: str, path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A condition with a slip is a name or a label that nothing has."""
+    assert run(runs_command.COMMAND, "--store", str(path), "--score", given) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.strip()) == ("no run matches\n", hint)
 
 
 def test_the_terminal_has_scores(path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:

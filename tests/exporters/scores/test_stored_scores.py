@@ -73,6 +73,24 @@ async def test_a_run_has_its_scores(path: Path) -> None:
     assert reader.rows([result.run_id]) == [row]
 
 
+@pytest.mark.parametrize("more", ["", ", and more" * 50])
+async def test_nothing_is_hidden_behind_a_nul(more: str, path: Path, tmp_path: Path) -> None:
+    """SQLite ends a text there: it shows as U+FFFD, in names, labels and explanations, also of imports."""
+    why = f"fine\0 but this is hidden{more}"
+    with storing(path) as telemetry:
+        result = await ask(telemetry)
+        score(result, "to\0ne", label="g\0ood", explanation=why, by="a\0nn", telemetry=telemetry)
+    lines = tmp_path / "telemetry.jsonl"
+    assert store("export", "--store", str(path), "--output", str(lines)) == 0
+    lines.write_text(lines.read_text().replace("\N{REPLACEMENT CHARACTER}", "\\u0000"))
+    assert store("import", "--store", str(tmp_path / "other.db"), str(lines)) == 0
+    for reader in (StoreReader(path), StoreReader(tmp_path / "other.db")):
+        (found,) = reader.scores(result.run_id)
+        mark = "\N{REPLACEMENT CHARACTER}"
+        assert (found.name, found.label, found.by) == (f"to{mark}ne", f"g{mark}ood", f"a{mark}nn")
+        assert found.explanation == why.replace("\0", mark)
+
+
 async def test_a_score_belongs_to_its_run_by_any_id(path: Path) -> None:
     """The run's, that of an answer, that of the trace; of nested runs, the one with the span."""
     with storing(path) as telemetry:

@@ -54,19 +54,19 @@ def score_alerts(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
             number=str(scores.number),
             before=f"{earlier:.3g}" if earlier is not None else "unknown",
         )
-        where = (scores.worst.run_id, scores.worst.span_id or "")
+        where = (_run_id(scores.worst), scores.worst.span_id or "")
         yield fire(definition, thresholds, value=mean, since=scores.first, exemplar=where)
 
 
 def _recent(reader: Reader, now: int) -> dict[tuple[str, str, str], _Scores]:
     """Return the scores of the last hour with a value, by name, agent and version."""
     events = reader.events_named(SCORE, now - round(HOUR * SECOND), now)  # the newest first
-    runs = {run.run_id: run for run in reader.rows(list({event.run_id for event in events if event.run_id}))}
+    runs = {run.run_id: run for run in reader.rows(list(set(map(_run_id, events)) - {""}))}
     found: dict[tuple[str, str, str], _Scores] = {}
     for event in events:
-        facts, run = event.payload, runs.get(event.run_id)
+        facts, run = event.payload, runs.get(_run_id(event))
         value = facts.get("value")
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or (run is not None and not run.is_measured):
             continue
         agent = str(facts.get("agent") or (run.agent if run is not None else ""))
         version = str(facts.get("version") or (run.version if run is not None else None) or "")
@@ -78,3 +78,8 @@ def _recent(reader: Reader, now: int) -> dict[tuple[str, str, str], _Scores]:
         scores.number += 1
         scores.total += value
     return found
+
+
+def _run_id(event: EventRow) -> str:
+    """Return the id of the run that a score is of, which another store may have."""
+    return event.run_id or str(event.payload.get("run_id") or "")

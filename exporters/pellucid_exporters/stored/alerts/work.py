@@ -79,8 +79,10 @@ def _budgets(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
         used = float(facts.get("spent") or 0.0) / most if most else 1.0
         if (name, kind) in seen or used < limit or not today.startswith(str(facts.get("period"))):
             continue
-        seen.add((name, kind))
         run = reader.run(event.run_id)
+        if run is not None and not run.is_measured:
+            continue
+        seen.add((name, kind))
         subject = named("Budget", name, run.service if run is not None else "")
         words = Words(subject=subject, value=f"at least {percentage(used)} of its {kind}")
         since = run.start if run is not None else event.time

@@ -47,6 +47,7 @@ class Address:
         since, until: Times of the start of a run, if they are in the address or given by the range.
         sort: Column, with `-` before it for the largest first.
         page: Number of the page, from 1.
+        column: Name of a score that is a column, however many there are.
     """
 
     given: Mapping[str, Any]
@@ -56,6 +57,7 @@ class Address:
     sort: str
     page: int
     zone: Zone
+    column: str | None = None
 
     def filter(self) -> RunFilter:
         """Return what the runs are searched by."""
@@ -67,7 +69,14 @@ class Address:
         """Return the parameters of this address, without the page."""
         times = {"range": self.range} if self.range else {"since": self.since, "until": self.until}
         sort = self.sort if self.sort != NEWEST else None
-        return {**self.given, **times, "sort": sort, "zone": self.zone.name}
+        return {**self.given, **times, "sort": sort, "zone": self.zone.name, "column": self.column}
+
+    def scores(self) -> set[str]:
+        """Return the names of scores that the address names: as a column, as the order, or in a filter."""
+        sort = self.sort.removeprefix("-")
+        wanted = self.filter().score
+        names = (self.column, sort.removeprefix(SCORE) if sort.startswith(SCORE) else None, wanted and wanted.name)
+        return {name for name in names if name}
 
     def link(self, **changes: Any) -> str:
         """Return the address with other parameters; on the first page, unless they name one."""
@@ -110,6 +119,7 @@ def address_of(request: Request) -> Address:
         sort=sort,
         page=max(1, whole(parameters.get("page")) or 1),
         zone=Zone(parameters.get("zone")),
+        column=parameters.get("column") or None,
     )
 
 

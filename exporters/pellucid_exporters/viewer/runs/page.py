@@ -33,7 +33,10 @@ MOST_NAMES: Final = 100
 """Names that a filter suggests."""
 
 MOST_SCORES: Final = 4
-"""Columns of scores, the first in alphabetical order; the title of the last one names the others of a run."""
+"""Columns of scores: those that the address names, then the first in alphabetical order."""
+
+MOST_FURTHER: Final = 20
+"""Names of scores that are no columns, and to which the page links."""
 
 _HOUR: Final = 3600 * 10**9
 _COUNTED: Final = frozenset({"agent", "outcome"})
@@ -53,7 +56,7 @@ def runs_page(request: Request) -> Response:
         "runs": rows,
         "address": address,
         "columns": COLUMNS,
-        "scored": sorted({score.name for row in rows for score in row.scores})[:MOST_SCORES],
+        **_columns(address, {score.name for row in rows for score in row.scores}),
         "found": found,
         "figures": figures_of(found),
         "chart": chart,
@@ -68,6 +71,13 @@ def runs_page(request: Request) -> Response:
         "longest": max((match.duration or 0 for match in shown), default=0),
     }
     return render(request, "runs.html", values)
+
+
+def _columns(address: Address, names: set[str]) -> dict[str, Any]:
+    """Return which of the names of scores are columns, and which are not."""
+    first = sorted(names, key=lambda name: (name not in address.scores(), name))
+    further = sorted(first[MOST_SCORES:])
+    return {"scored": sorted(first[:MOST_SCORES]), "further": further[:MOST_FURTHER], "number_further": len(further)}
 
 
 def _ordered(reader: Reader, matches: Iterable[Match], sort: str) -> list[Match]:
