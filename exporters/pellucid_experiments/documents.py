@@ -12,6 +12,7 @@ from pellucid.text import excerpt
 from pellucid_experiments.comparing import Comparison
 from pellucid_experiments.report import Report
 from pellucid_experiments.sections import Section, headline, notes, sections
+from pellucid_experiments.statistics import reaches
 from pellucid_experiments.trials import Trial
 
 _UNPRINTABLE: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -71,7 +72,7 @@ def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[C
 def _gate(suite: Element, report: Report, candidate: str, name: str, least: float) -> None:
     test = SubElement(suite, "testcase", classname=_clean(candidate), name=_clean(f"gate {name} >= {least:g}"))
     floor = report.floor(candidate, name)
-    if floor >= least:
+    if reaches(floor, least):
         return
     cells = report.cells.get((candidate, name), {})
     worst = sorted(cells.items(), key=lambda item: item[1].floor)[:_WORST]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import fsum
 from statistics import fmean
 from typing import Any, Final
 
@@ -63,8 +64,8 @@ class CaseMean:
     @property
     def floor(self) -> float:
         """The mean if what is not judged counts as 0."""
-        count = len(self.values) + self.not_judged
-        return sum(self.values) / count if count else 0.0
+        values = [*self.values, *[0.0] * self.not_judged]
+        return fmean(values) if values else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,7 @@ class Report:
     def cost(self) -> float | None:
         """US dollars of all model calls of the runs, as far as they are known."""
         known = [trial.cost for trial in self.trials if trial.cost is not None]
-        return sum(known) if known else None
+        return fsum(known) if known else None
 
     def floor(self, candidate: str, score: str) -> float:
         """Return the mean of a score if runs that were not judged count as 0.

@@ -11,6 +11,7 @@ import pytest
 from pellucid import Agent, ConfigError
 from pellucid.scores import Case, Score
 from pellucid.testing import FunctionModel
+from pellucid_commands.experiments.outputs import verdict
 from pellucid_experiments import Report, Trial, compared, junit_of, load_report, markdown_of
 from pellucid_experiments.experimenting import Experiment
 from pellucid_experiments.sections import notes, sections
@@ -153,3 +154,18 @@ def test_the_cost_is_estimated_before(tmp_path: Path) -> None:
     assert live.estimate(done, store).known == 1
     unpriced = Experiment(cases, Agent("shop", model=FunctionModel(guesses)), scorers=[correct], replay=store)
     assert str(unpriced.estimate()).startswith("unknown: no recorded tokens, or no prices, for any of 3 runs")
+
+
+def test_a_mean_that_is_the_gate_holds() -> None:
+    """Rounding of sums is no failure: three times 0.7 is a mean of 0.7, on a terminal and in JUnit's XML."""
+    found = report({"a": {"x": [0.7] * 3, "y": [0.7] * 3, "z": [0.7, 0.7, 0.7]}})
+    assert found.floor("a", "correct") == pytest.approx(0.7)
+    assert verdict(found, (), {"correct": 0.7}, fail_on_regression=False) == 0
+    [suite] = ET.fromstring(junit_of(found, {"correct": 0.7}))
+    assert suite.get("failures") == "0"
+    thirds = report({"a": {"x": [0.1], "y": [0.2], "z": [0.3 - 1e-12]}})
+    assert verdict(thirds, (), {"correct": 0.2}, fail_on_regression=False) == 0
+    assert verdict(thirds, (), {"correct": 0.200001}, fail_on_regression=False) == 1
+    for least, failures in ((0.2, "0"), (0.200001, "1")):
+        [suite] = ET.fromstring(junit_of(thirds, {"correct": least}))
+        assert suite.get("failures") == failures

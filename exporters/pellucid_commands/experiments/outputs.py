@@ -14,6 +14,7 @@ from pellucid_commands.inspection.output import say, table
 from pellucid_commands.store.writing import private
 from pellucid_experiments.documents import junit_of, markdown_of
 from pellucid_experiments.sections import headline, notes, sections
+from pellucid_experiments.statistics import reaches
 from pellucid_exporters.stored.text import visible
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ def verdict(
     for name, least in gates.items():
         for candidate in report.candidates:
             floor = report.floor(candidate, name)
-            failed = failed or floor < least
-            lines.append(f"{'FAILED' if floor < least else 'ok':6}  {name} of {candidate}: {floor:.3f}, gate {least:g}")
+            is_reached = reaches(floor, least)
+            failed = failed or not is_reached
+            lines.append(f"{'ok' if is_reached else 'FAILED':6}  {name} of {candidate}: {floor:.3f}, gate {least:g}")
     if fail_on_regression:
         worse = [each for each in comparisons if each.is_regression]
         failed = failed or bool(worse)
