@@ -51,8 +51,8 @@ def _escaped(text: str) -> str:
 def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[Comparison] = ()) -> str:
     """Return a report as JUnit's XML: a suite for each candidate, in which each case and each gate is a test.
 
-    A gate that does not hold and a regression are failures, a case that was not judged is an error: the file says what
-    the exit code says.
+    A gate that does not hold and a regression are failures, a case that was not judged and a score that was not
+    compared are errors: the file says what the exit code says.
     """
     suites = Element("testsuites", name=_clean(report.name))
     for candidate in report.candidates:
@@ -83,7 +83,9 @@ def _gate(suite: Element, report: Report, candidate: str, name: str, least: floa
 def _comparison(suite: Element, each: Comparison) -> None:
     name = f"no regression of {each.score} against {each.against}"
     test = SubElement(suite, "testcase", classname=_clean(each.candidate), name=_clean(name))
-    if each.is_regression and each.difference is not None:
+    if each.problem:
+        SubElement(test, "error", type="not_compared", message=_clean(each.problem))
+    elif each.is_regression and each.difference is not None:
         found = each.difference
         message = (
             f"{each.score} is lower by {-found.interval.mean:.3f} (p = {found.p:.3f}, {found.interval.cases} cases)"

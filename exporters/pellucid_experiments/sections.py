@@ -154,9 +154,9 @@ def _cases(report: Report, comparisons: Sequence[Comparison]) -> Section:
 def _compared(each: Comparison) -> tuple[str, ...]:
     found = each.difference
     if found is None:
-        return each.score, each.candidate, each.against, "-", "-", "-", "0", "no case on both sides"
+        return each.score, each.candidate, each.against, "-", "-", "-", "0", f"not compared: {each.problem}"
     mean = found.interval.mean
-    verdict = "REGRESSION" if each.is_regression else "worse, not significant" if mean < 0 else ""
+    verdict = "REGRESSION" if each.is_regression else "worse, not significant" if each.is_worse else ""
     return (
         *(each.score, each.candidate, each.against, f"{mean:+.3f}", _bounds(found.interval, signed=True)),
         *(f"{found.p:.3f}", f"{found.interval.cases:,}", verdict),

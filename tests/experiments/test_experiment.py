@@ -383,6 +383,7 @@ async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], st
         (cases, agent, {"scorers": []}, "give at least one, such as"),
         (cases, agent, {"scorers": [lambda outptu: 1]}, "nothing is known as 'outptu'"),
         ([], agent, {}, "there is no case"),
+        (cases, agent, {"scorers": [correct, correct]}, "two scorers are named 'correct': <function correct.* and <"),
         (cases, agent, {"repeat": 0}, "repeat=0"),
         (cases, agent, {"jobs": 0}, "jobs=0"),
         (cases, agent, {"name": "../a"}, "is no name of an experiment"),

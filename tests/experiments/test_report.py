@@ -81,8 +81,8 @@ def test_a_baseline_is_compared_by_case() -> None:
     several = report({"a": {"x": [1.0]}, "c": {"x": [1.0]}}, name="main")
     with pytest.raises(ConfigError, match="the baseline 'main' has no candidate 'b'; it has a, c"):
         compared(now, several)
-    nothing = compared(report({"b": {"x": [None]}}), report({"b": {"x": [1.0]}}))
-    assert [each.difference for each in nothing] == []
+    [nothing] = compared(report({"b": {"x": [None]}}), report({"b": {"x": [1.0]}}))
+    assert (nothing.difference, nothing.problem) == (None, "b has no value of it")
 
 
 def test_a_report_reads_as_it_was_written(tmp_path: Path) -> None:
@@ -169,3 +169,66 @@ def test_a_mean_that_is_the_gate_holds() -> None:
     for least, failures in ((0.2, "0"), (0.200001, "1")):
         [suite] = ET.fromstring(junit_of(thirds, {"correct": least}))
         assert suite.get("failures") == failures
+
+
+def judged(scores: Mapping[str, Score | None], cases: str = "0", name: str = "e") -> Report:
+    """Return a report of one candidate, with one run of each case that gave this score, or none."""
+    trials = [
+        Trial(case=case, candidate="a", repeat=1, status="judged", scores=(given,) if given is not None else ())
+        for case, given in scores.items()
+    ]
+    plan = {"name": name, "cases": dict.fromkeys(scores, cases), "candidates": ["a"], "scorers": ["right"]}
+    return Report(name=name, plan={**plan, "repeat": 1, "mode": "live"}, trials=tuple(trials))
+
+
+RIGHT, OTHER, LABEL = (Score(name="right", value=1), Score(name="other", value=1), Score(name="mood", label="calm"))
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (judged({"x": RIGHT}, cases="changed"), "each case with a value on both sides was changed since"),
+        (judged({"x": OTHER}), "a has no value of it"),
+        (judged({"x": LABEL}), "a has no value of it"),
+        (judged({"x": None}), "a has no value of it"),
+        (judged({"z": RIGHT}), "no case has a value on both sides"),
+    ],
+)
+def test_what_was_not_compared_is_no_pass(now: Report, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All cases changed, a scorer renamed, no value: the exit code is 3, and JUnit has an error and no passing test."""
+    found = compared(now, judged({"x": RIGHT}, name="main"))
+    assert verdict(now, found, {}, fail_on_regression=True) == 3
+    out = capsys.readouterr().out
+    assert f"NOT COMPARED  right of a with that of main a: {why}" in out
+    assert "ok " not in out
+    [suite] = ET.fromstring(junit_of(now, {}, found))
+    error = suite.find("testcase[@name='no regression of right against main a']/error")
+    assert error is not None
+    assert (error.get("type"), error.get("message"), suite.get("errors")) == ("not_compared", why, "1")
+    assert verdict(now, found, {}, fail_on_regression=False) == 0
+
+
+def test_a_gate_that_fails_comes_before_what_was_not_compared() -> None:
+    """The exit code is 1 then."""
+    now = judged({"x": OTHER})
+    found = compared(now, judged({"x": RIGHT}, name="main"))
+    assert verdict(now, found, {"other": 2.0}, fail_on_regression=True) == 1
+
+
+def test_a_comparison_of_some_cases_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cases that cannot be paired, scores that are new, and labels, which have no mean, are no errors."""
+    before = judged({"x": RIGHT, "y": RIGHT, "w": OTHER, "v": LABEL}, name="main")
+    now = judged({"x": RIGHT, "z": RIGHT, "u": Score(name="new", value=1), "v": LABEL})
+    found = compared(now, before)
+    assert [each.score for each in found] == ["right"]
+    assert verdict(now, found, {}, fail_on_regression=True) == 0
+    assert "ok      no regression" in capsys.readouterr().out
+    assert any(note.startswith("2 cases could not be compared") for note in notes(now, found))
+
+
+def test_a_report_of_labels_only_is_not_compared() -> None:
+    """Something must be: without a value on either side, a gate for regressions is no pass."""
+    now, before = judged({"x": LABEL}), judged({"x": LABEL}, name="main")
+    assert [each.problem for each in compared(now, before)] == ["a has no value of it"]
+    failed = report({"a": {"x": [None]}})
+    assert verdict(failed, compared(failed, failed), {}, fail_on_regression=True) == 3

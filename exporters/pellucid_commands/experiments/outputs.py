@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pellucid_experiments import Comparison, Report, Trial
 
 NOT_JUDGED: Final = 3
-"""Exit code if gates hold, and not all could be judged."""
+"""Exit code if gates hold, and not all could be judged or compared."""
 
 
 class Progress:
@@ -78,7 +78,7 @@ def verdict(
     Raises:
         ConfigError: no scorer gives the score of a gate.
     """
-    failed = False
+    failed, lacking = False, bool(report.not_judged)
     lines = []
     for name, least in gates.items():
         for candidate in report.candidates:
@@ -88,14 +88,32 @@ def verdict(
             lines.append(f"{'ok' if is_reached else 'FAILED':6}  {name} of {candidate}: {floor:.3f}, gate {least:g}")
     if fail_on_regression:
         worse = [each for each in comparisons if each.is_regression]
-        failed = failed or bool(worse)
+        unknown = [each for each in comparisons if each.problem]
+        failed, lacking = failed or bool(worse), lacking or bool(unknown)
         lines += [f"FAILED  {each.score} of {each.candidate} is worse than that of {each.against}" for each in worse]
-        lines += [] if worse else ["ok      no regression"] if comparisons else ["ok      nothing to compare with"]
+        lines += [f"NOT COMPARED  {_sides(each)}: {each.problem}" for each in unknown]
+        lines += [] if worse or unknown else ["ok      no regression"]
     if lines:
         say("", *lines)
     if failed:
         return FAILED
-    return NOT_JUDGED if report.not_judged else 0
+    return NOT_JUDGED if lacking else 0
+
+
+def _sides(each: Comparison) -> str:
+    return f"{each.score} of {each.candidate} with that of {each.against}"
+
+
+def check_folders(options: Namespace) -> None:
+    """Check that the folders of the files are there, before anything is asked.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in ("out", "markdown", "junit"):
+        path: Path | None = getattr(options, name)
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(f"--{name} {path}: there is no folder {path.parent}; create it")
 
 
 def write_files(
@@ -117,7 +135,6 @@ def write_files(
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with private(path) as file:
             file.write(text.encode())
     except OSError as error:
