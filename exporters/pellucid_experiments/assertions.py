@@ -13,6 +13,7 @@ from pellucid.scores.scoring import SCORER_TIMEOUT
 from pellucid.text import excerpt
 from pellucid_experiments.checks import check_scorers
 from pellucid_experiments.statistics import reaches
+from pellucid_experiments.trials import failure_of
 
 _SHOWN: Final = 2_000
 """Characters of a question, an answer or an explanation in the message of a failure."""
@@ -72,7 +73,7 @@ def assert_scores_sync(
 
 def _problems(scores: Sequence[Score], least: dict[str, float]) -> list[str]:
     problems = [
-        f"{score.name} could not be judged: {score.error_type}{_because(score)}"
+        f"{score.name} could not be judged: {excerpt(failure_of(score), _SHOWN)}"
         for score in scores
         if score.error_type is not None
     ]

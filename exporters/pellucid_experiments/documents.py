@@ -54,6 +54,9 @@ def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[C
     A gate that does not hold and a regression are failures, a case that was not judged and a score that was not
     compared are errors: the file says what the exit code says.
     """
+    trials: dict[tuple[str, str], list[Trial]] = {}
+    for trial in report.trials:
+        trials.setdefault((trial.candidate, trial.case), []).append(trial)
     suites = Element("testsuites", name=_clean(report.name))
     for candidate in report.candidates:
         suite = SubElement(suites, "testsuite", name=_clean(candidate))
@@ -63,7 +66,7 @@ def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[C
             if each.candidate == candidate:
                 _comparison(suite, each)
         for case in report.plan["cases"]:
-            _case(suite, candidate, case, [trial for trial in report.trials if trial.key[:2] == (case, candidate)])
+            _case(suite, candidate, case, trials.get((candidate, case), ()))
         for kind, tag in (("tests", "testcase"), ("failures", "testcase/failure"), ("errors", "testcase/error")):
             suite.set(kind, str(len(suite.findall(tag))))
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(suites, encoding="unicode")}\n'
@@ -103,8 +106,7 @@ def _case(suite: Element, candidate: str, case: str, trials: Sequence[Trial]) ->
     problems = [(trial, why) for trial in trials for why in trial.problems]
     if problems:
         first, why = problems[0]
-        kind = first.status if first.status != "judged" else "scorer_failed"
-        error = SubElement(test, "error", type=kind, message=_clean(why))
+        error = SubElement(test, "error", type=first.outcome, message=_clean(why))
         error.text = _clean("\n".join(f"repeat {trial.repeat}: {why}" for trial, why in problems))
     lines = [
         f"repeat {trial.repeat}, run {trial.run_id}: {_said(score)}"

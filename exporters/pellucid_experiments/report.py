@@ -138,9 +138,11 @@ class Report:
         """Return the mean of a score if runs that were not judged count as 0.
 
         Raises:
-            ConfigError: no run has this score, although all were judged.
+            ConfigError: no run has this score, although all were judged; or it has labels only.
         """
         found = next((each for each in self.summaries if (each.candidate, each.score) == (candidate, score)), None)
+        if found is not None and found.labels and not found.runs:
+            raise ConfigError(f"{score!r} of {candidate} has no values, only labels: {', '.join(found.labels)}")
         if found is not None:
             return found.floor
         if self.not_judged:

@@ -398,6 +398,27 @@ async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], st
     assert experiments.CALLED == []
 
 
+async def test_a_score_that_a_run_has_twice_is_not_judged(cases: Sequence[Case], telemetry: Captured) -> None:
+    """Two scorers, or one that returns it twice: no mean of what does not belong together; others count."""
+
+    def both(output: str) -> list[Any]:
+        return [Score(name="length", value=len(output)), 0.2, 0.4]
+
+    def other(output: str) -> Score:
+        return Score(name="length", value=1)
+
+    report = await experiment(cases[:1], shop(guesses), scorers=[both, other, correct])
+    [trial] = report.trials
+    assert [(score.name, score.value, score.error_type) for score in trial.scores] == [
+        ("length", None, "duplicate_score"),
+        ("both", None, "duplicate_score"),
+        ("correct", 1.0, None),
+    ]
+    assert trial.problems[1] == "both: duplicate_score: given 2 times for one run; give each score a name of its own"
+    assert [report.floor("shop", name) for name in ("length", "both", "correct")] == [0, 0, 1]
+    assert report.not_judged == [trial]
+
+
 async def test_answers_and_explanations_are_redacted(
     cases: Sequence[Case], tmp_path: Path, telemetry: Captured
 ) -> None:

@@ -161,7 +161,7 @@ async def test_scores_as_assertions() -> None:
     assert [score.name for score in scores] == ["correct", "mood"]
     wrong: list[tuple[Case, Sequence[Scorer], dict[str, float], str]] = [
         (CASES[1], [correct], {}, "correct is 0, below 1"),
-        (CASES[0], [correct, fails], {}, "fails could not be judged: ValueError: ValueError: no idea"),
+        (CASES[0], [correct, fails], {}, "fails could not be judged: ValueError: no idea"),
         (CASES[0], [correct, fails], {"correct": 1.0}, "fails could not be judged"),
         (CASES[0], [correct], {"right": 1.0}, "no scorer gave 'right'; they gave correct"),
         (CASES[0], [mood], {"mood": 1.0}, "mood has the label 'calm' and no value: no capitals"),

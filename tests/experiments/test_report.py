@@ -19,7 +19,7 @@ from pellucid_exporters import StoreReader
 from support.experiments import correct, guesses, recorded, shop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("telemetry")
@@ -152,6 +152,7 @@ def test_the_cost_is_estimated_before(tmp_path: Path) -> None:
     assert str(live.estimate(store=store)) == "about $0.3000 for 3 runs, from recorded tokens, and 1 of unknown cost"
     done = [live.planned[0].key, live.planned[1].key]
     assert live.estimate(done, store).known == 1
+    assert str(live.estimate([planned.key for planned in live.planned])) == "none: no run is left"
     unpriced = Experiment(cases, Agent("shop", model=FunctionModel(guesses)), scorers=[correct], replay=store)
     assert str(unpriced.estimate()).startswith("unknown: no recorded tokens, or no prices, for any of 3 runs")
 
@@ -232,3 +233,61 @@ def test_a_report_of_labels_only_is_not_compared() -> None:
     assert [each.problem for each in compared(now, before)] == ["a has no value of it"]
     failed = report({"a": {"x": [None]}})
     assert verdict(failed, compared(failed, failed), {}, fail_on_regression=True) == 3
+
+
+def test_a_gate_on_labels_is_an_error() -> None:
+    """It can neither hold nor fail: a label has no mean."""
+    found = judged({"x": LABEL, "y": Score(name="mood", error_type="ValueError")})
+    with pytest.raises(ConfigError, match="'mood' of a has no values, only labels: calm"):
+        found.floor("a", "mood")
+    with pytest.raises(ConfigError, match="has no values"):
+        verdict(found, (), {"mood": 0.5}, fail_on_regression=False)
+
+
+class Counted(tuple[Trial, ...]):  # noqa: SLOT001  (it counts)
+    """Trials that count how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Trial]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def passes(cases: int) -> int:
+    """Return how often a report of so many cases goes through its trials for JUnit's XML."""
+    found = report({"a": {str(number): [1.0] for number in range(cases)}, "b": {}})
+    trials = Counted(found.trials)
+    junit_of(Report(name="e", plan=found.plan, trials=trials), {"correct": 0.5})
+    return trials.passes
+
+
+def test_junit_goes_through_the_trials_once_for_all_cases() -> None:
+    """And not once for each case, which is quadratic."""
+    assert passes(40) == passes(2)
+
+
+def test_what_is_said_of_a_scorer_that_failed() -> None:
+    """Its status is no `judged`, the type of the error is said once, and only gates that lack a score count it."""
+    failed = Score(name="right", error_type="ValueError", explanation="ValueError: no idea")
+    qualified = Score(name="right", error_type="content_not_recorded", explanation="NotRecorded: output")
+    found = judged({"x": failed, "y": qualified})
+    rows = next(section for section in sections(found, ()) if section.title == "Not judged").rows
+    assert [(row[3], row[5]) for row in rows] == [
+        ("scorer failed", "right: ValueError: no idea"),
+        ("scorer failed", "right: content_not_recorded: NotRecorded: output"),
+    ]
+    assert list(notes(found, ()))[-1] == "2 runs not judged: each counts as 0 in gates on the scores that it lacks."
+
+
+def test_no_difference_but_rounding_is_none() -> None:
+    """It is shown as +0.000, and not as worse."""
+    before = {"x": [0.1], "y": [0.2], "z": [0.3]}
+    after = {"x": [0.2], "y": [0.3], "z": [0.1 - 1e-12]}
+    found = report({"before": before, "after": after})
+    [comparison] = compared(found)
+    assert next(sections(found, [comparison])).rows[0][3:] == ("+0.000", "-0.200 to +0.100", "1.000", "3", "")
+    same = report({"before": {"x": [0.3], "y": [0.2]}, "after": {"x": [0.3 - 1e-12], "y": [0.2]}})
+    tables = list(sections(same, compared(same)))
+    assert "-0.000" not in str([table.rows for table in tables])
+    assert "-0.000" not in markdown_of(same, compared(same))
