@@ -17,7 +17,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pellucid_experiments import Report, load_report, save_cases
+from pellucid_commands.experiments.outputs import Progress
+from pellucid_experiments import Report, Trial, load_report, save_cases
 from pellucid_exporters import StoreReader
 from support.experiments import recorded
 from support.processes import PATIENCE, python
@@ -299,3 +300,42 @@ def test_an_experiment_outlives_its_process(shop: Shop, stop: signal.Signals) ->
     assert len({json.loads(line)["case"] for line in journal.read_text().splitlines()[1:]}) == 3
     code, _, err = shop.run("--live", "--name", "e", agent="slow")
     assert (code, "this experiment exists" in err) == (2, True)
+
+
+def test_an_empty_set_is_named(shop: Shop) -> None:
+    """There is nothing to ask, which is no success."""
+    (shop.folder / "set.jsonl").write_text("\n")
+    code, _, err = shop.run()
+    assert (code, "set.jsonl: the set has no case" in err) == (2, True), err
+
+
+def test_progress_of_a_job_is_a_few_lines(shop: Shop) -> None:
+    """How many runs at the beginning, so that nobody takes a job for a silent one, and each tenth."""
+    code, _, err = shop.run(agent="wrong")
+    assert code == 3
+    lines = [line for line in err.splitlines() if " of 3 runs" in line]
+    assert lines[0] == "pellucid: 0 of 3 runs"
+    assert lines[-1].startswith("pellucid: 3 of 3 runs: ")
+    assert "2 not replayable" in lines[-1]
+    assert "\x1b" not in err
+
+
+def test_progress_is_no_flood(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each tenth of many runs, and one for each 30 seconds of slow ones."""
+    times = [0.0]
+    trial = Trial(case="x", candidate="a", repeat=1, status="judged")
+    with Progress(1_000, clock=lambda: times[-1]) as progress:
+        for _ in range(1_000):
+            progress.advance(trial)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["pellucid: 0 of 1,000 runs"] + [
+        f"pellucid: {count:,} of 1,000 runs: {count:,} judged" for count in range(100, 1_001, 100)
+    ]
+    with Progress(1_000, clock=lambda: times[-1]) as progress:
+        for now in (10.0, 20.0, 31.0, 40.0, 62.0):
+            times.append(now)
+            progress.advance(trial)
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["0", "3", "5"]
+    with Progress(0):
+        pass
+    assert capsys.readouterr().err == ""

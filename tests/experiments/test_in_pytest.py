@@ -76,6 +76,10 @@ WRONG = """
     def test_tag(case):
         pass
 
+    @pytest.mark.cases("cases/empty.jsonl")
+    def test_empty(case):
+        pass
+
     @pytest.mark.cases("cases/sums.jsonl")
     def test_no_argument():
         pass
@@ -103,6 +107,7 @@ def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def folder(tmp_path: Path) -> Path:
     """A folder with tests and two sets."""
     save_cases(tmp_path / "cases" / "sums.jsonl", CASES)
+    save_cases(tmp_path / "cases" / "empty.jsonl", [])
     save_cases(tmp_path / "tests" / "beside.jsonl", [Case(id="beside", input="Why?")])
     (tmp_path / "tests" / "test_sums.py").write_text(dedent(TEST))
     return tmp_path
@@ -127,6 +132,7 @@ def test_what_is_wrong_with_a_marker_is_said(folder: Path) -> None:
     for name, said in {
         "test_missing": "write it with: pellucid cases add RUN --to nowhere.jsonl",
         "test_tag": "no case has the tag none; its tags are hard, sums",
+        "test_empty": "empty.jsonl: the set has no case",
         "test_no_argument": "has an argument `case`",
         "test_no_path": "write the marker as",
     }.items():

@@ -121,6 +121,8 @@ def run(options: Namespace) -> int:
     folder = options.store.parent / FOLDER
     baseline = load_report(_baseline(folder, options.baseline)) if options.baseline else None
     cases = load_cases(options.set, options.tag)
+    if not cases:
+        raise ConfigError(f"{options.set}: the set has no case; see: pellucid cases add --help")
     agents, scorers = _agents(options.agent), _scorers(options.scorers)
     telemetry = _telemetry(options.store)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Self
@@ -19,7 +20,7 @@ from pellucid_exporters.stored.text import visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pellucid_experiments import Comparison, Report, Trial
@@ -27,37 +28,53 @@ if TYPE_CHECKING:
 NOT_JUDGED: Final = 3
 """Exit code if gates hold, and not all could be judged or compared."""
 
+_EVERY: Final = 30.0
+"""Seconds between lines of progress where no terminal is."""
+
 
 class Progress:
-    """A line on standard error that says how far an experiment is, if that is a terminal.
+    """Says on standard error how far an experiment is: a line that changes in a terminal, a few lines elsewhere.
+
+    Elsewhere, such as in CI, there is one at the beginning, and one when a further tenth has ended, or 30 seconds have
+    passed since the last one.
 
     Args:
         total: Number of trials that are to be run.
+        clock: Seconds.
     """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._total = total
+        self._clock = clock
         self._seen: Counter[str] = Counter()
-        self._is_shown = sys.stderr.isatty() and total > 0
+        self._is_terminal = sys.stderr.isatty()
+        self._tenth, self._at = 0, clock()
 
     def __enter__(self) -> Self:
         self._show()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_shown:
+        if self._is_terminal and self._total:
             print(file=sys.stderr)
 
     def advance(self, trial: Trial) -> None:
         """Count a trial that has ended."""
         self._seen[trial.status.replace("_", " ")] += 1
-        self._show()
+        tenth, now = 10 * self._seen.total() // self._total, self._clock()
+        if self._is_terminal or tenth > self._tenth or now - self._at >= _EVERY:
+            self._tenth, self._at = tenth, now
+            self._show()
 
     def _show(self) -> None:
-        if self._is_shown:
-            said = ", ".join(f"{count:,} {status}" for status, count in self._seen.items())
-            line = f"{self._seen.total():,} of {self._total:,} runs{f': {said}' if said else ''}"
-            print(f"\r\033[K{visible(line)}", end="", file=sys.stderr, flush=True)
+        if not self._total:
+            return
+        said = ", ".join(f"{count:,} {status}" for status, count in self._seen.items())
+        line = visible(f"{self._seen.total():,} of {self._total:,} runs{f': {said}' if said else ''}")
+        if self._is_terminal:
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(f"pellucid: {line}", file=sys.stderr, flush=True)
 
 
 def show(report: Report, comparisons: Sequence[Comparison]) -> None:
