@@ -13,6 +13,7 @@ from pellucid import Agent, ConfigError
 from pellucid.scores import Case, Score
 from pellucid.testing import ScriptedModel
 from pellucid_experiments import assert_scores, assert_scores_sync, save_cases
+from support.pages import BLOCK, ROOT
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -125,6 +126,21 @@ def test_a_test_runs_with_each_case(folder: Path) -> None:
     assert "case 'four': correct is 0, below 1" in out
     for line in ("question: 2 + 2", "answer:   It is 2.", "expected: 4", "scores:   correct=0.0"):
         assert line in out
+
+
+def test_the_example_of_the_page_works_on_its_set(tmp_path: Path) -> None:
+    """The set of "From nothing to a CI gate", and the test of "In pytest"."""
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    source, test = (BLOCK.search(page, page.index(start)) for start in ("```python", "## In pytest"))
+    assert source is not None
+    assert test is not None
+    (tmp_path / "shop.py").write_text(source["code"])
+    (tmp_path / "test_shop.py").write_text(test["code"])
+    add = ("cases", "add", "--score", "thumb>0.5", "--to", "cases/prices.jsonl", "--expect-answer")
+    for arguments in (("shop.py",), ("-c", "import sys; from pellucid.cli import main; sys.exit(main())", *add)):
+        subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, timeout=PATIENCE, capture_output=True)
+    done = session(tmp_path, "test_shop.py")
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_is_wrong_with_a_marker_is_said(folder: Path) -> None:
