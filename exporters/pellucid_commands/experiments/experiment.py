@@ -267,7 +267,7 @@ _EXAMPLE: Final = "pellucid experiment cases/refunds.jsonl --agent app.agents:su
 
 COMMAND: Final = Command(
     name="experiment",
-    help=f"Ask a set of cases again, score the answers, and check gates (1: one fails; {NOT_JUDGED}: not all judged or compared).",
+    help=f"Ask a set of cases again, score the answers, and check gates (1: one fails; {NOT_JUDGED}: not all judged).",
     add_arguments=add_arguments,
     run=run,
     examples=(
