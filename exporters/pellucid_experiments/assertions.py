@@ -12,6 +12,8 @@ from pellucid.scores.evidence import Evidence, evidence_of
 from pellucid.scores.scoring import SCORER_TIMEOUT
 from pellucid.text import excerpt
 from pellucid_experiments.checks import check_scorers
+from pellucid_experiments.statistics import reaches
+from pellucid_experiments.trials import failure_of
 
 _SHOWN: Final = 2_000
 """Characters of a question, an answer or an explanation in the message of a failure."""
@@ -71,7 +73,7 @@ def assert_scores_sync(
 
 def _problems(scores: Sequence[Score], least: dict[str, float]) -> list[str]:
     problems = [
-        f"{score.name} could not be judged: {score.error_type}{_because(score)}"
+        f"{score.name} could not be judged: {excerpt(failure_of(score), _SHOWN)}"
         for score in scores
         if score.error_type is not None
     ]
@@ -83,7 +85,7 @@ def _problems(scores: Sequence[Score], least: dict[str, float]) -> list[str]:
             continue
         if score.value is None and score.name in least:
             problems.append(f"{score.name} has the label {score.label!r} and no value{_because(score)}")
-        elif score.value is not None and score.value < lowest:
+        elif score.value is not None and not reaches(score.value, lowest):
             problems.append(f"{score.name} is {score.value:g}, below {lowest:g}{_because(score)}")
     return problems
 

@@ -82,10 +82,12 @@ def _read(file: Path, text: str) -> Iterator[Case]:
             continue
         place = f"{file}, line {number}"
         try:
-            case = _case(json.loads(line))
-        except ValueError as error:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise CaseError(f"{place}: this is no JSON ({error}); write one case on each line") from None
-        except ConfigError as error:
+        try:
+            case = _case(data)
+        except ValueError as error:
             raise CaseError(f"{place}: {error}") from None
         if (first := lines.setdefault(case.id, number)) != number:
             raise CaseError(f"{place}: the case of line {first} has the id {case.id!r}, too; give each its own")

@@ -8,21 +8,27 @@ from pellucid.errors import ConfigError
 from pellucid.messages import Usage
 from pellucid.models.alternatives import candidates as alternatives
 from pellucid.scores import Case, Scorer
-from pellucid.scores.scoring import check_scorer
+from pellucid.scores.scoring import check_scorer, name_of
 from pellucid_experiments.candidates import Candidate
 from pellucid_replay import Recording
 
 
 def check_scorers(scorers: Sequence[Scorer], where: str) -> None:
-    """Check that there are scorers, and that they can score.
+    """Check that there are scorers, that they can score, and that each has a name of its own.
 
     Raises:
-        ConfigError: there is none, or one cannot.
+        ConfigError: there is none, one cannot, or two have the same name: their scores would be one.
     """
     if not scorers:
         raise ConfigError(f"{where}: scorers=[]: give at least one, such as a function of `output`")
+    named: dict[str, Scorer] = {}
     for scorer in scorers:
         check_scorer(scorer)
+        name = name_of(scorer)
+        if name in named:
+            both = f"{named[name]!r:.200} and {scorer!r:.200}"
+            raise ConfigError(f"{where}: two scorers are named {name!r}: {both}; give each a name of its own, once")
+        named[name] = scorer
 
 
 def check_numbers(numbers: Mapping[str, tuple[int, int]]) -> None:

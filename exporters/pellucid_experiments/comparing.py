@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from pellucid.errors import ConfigError
 from pellucid_experiments import journal
 from pellucid_experiments.journal import read_journal
 from pellucid_experiments.report import FORMAT, VERSION, Report
-from pellucid_experiments.statistics import Difference, difference_of
+from pellucid_experiments.statistics import Difference, difference_of, reaches
 from pellucid_experiments.trials import Trial, trial_of
 
 SIGNIFICANT: Final = 0.05
@@ -43,6 +43,7 @@ class Comparison:
         difference: Difference of the means and what it is worth; None if no case has a value on both sides.
         changes: The cases that have a value on both sides, the worst first.
         unpaired: Number of cases that have a value on one side only, or that were changed since.
+        problem: Why nothing was compared; empty if something was.
     """
 
     score: str
@@ -51,16 +52,25 @@ class Comparison:
     difference: Difference | None
     changes: tuple[Change, ...]
     unpaired: int
+    problem: str = ""
 
     @property
     def is_regression(self) -> bool:
         """Whether the mean is lower, and too much so for chance: p is below 0.05."""
         found = self.difference
-        return found is not None and found.interval.mean < 0 and found.p < SIGNIFICANT
+        return self.is_worse and found is not None and found.p < SIGNIFICANT
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the mean is lower, by more than rounding."""
+        return self.difference is not None and not reaches(self.difference.interval.mean, 0.0)
 
 
 def compared(report: Report, baseline: Report | None = None) -> Sequence[Comparison]:
     """Return the comparisons of a report, the worst first.
+
+    A score that the baseline has, and the candidate has not, is one without a `difference`, and so is at least one of
+    each candidate of which nothing can be compared. A score that is new, and one that has labels only, is left out.
 
     Args:
         report: Its candidates are compared.
@@ -76,34 +86,63 @@ def compared(report: Report, baseline: Report | None = None) -> Sequence[Compari
         pairs = [(name, report, first, first) for name in report.candidates[1:]]
     else:
         for name in report.candidates:
-            other = _counterpart(name, baseline)
+            other = counterpart(name, baseline)
             pairs.append((name, baseline, other, f"{baseline.name} {other}"))
     found = [
         _comparison(report, name, score, other, candidate, label)
         for name, other, candidate, label in pairs
-        for score in report.scores
-        if score in other.scores
+        for score in _scores(report, name, other, candidate)
     ]
     return sorted(found, key=lambda each: each.difference.interval.mean if each.difference is not None else 0.0)
 
 
-def _counterpart(name: str, baseline: Report) -> str:
+def counterpart(name: str, baseline: Report) -> str:
+    """Return the candidate of a baseline that a candidate is compared with.
+
+    Raises:
+        ConfigError: it has several, and none of the same name.
+    """
     if name in baseline.candidates:
         return name
     if len(baseline.candidates) == 1:
         return baseline.candidates[0]
     known = ", ".join(baseline.candidates)
-    raise ConfigError(f"the baseline {baseline.name!r} has no candidate {name!r}; it has {known}: name it the same")
+    raise ConfigError(
+        f"the baseline {baseline.name!r} has no candidate {name!r}; it has {known}: name it the same "
+        "(--agent NAME=MODULE:NAME)"
+    )
+
+
+def _scores(report: Report, name: str, other: Report, candidate: str) -> Sequence[str]:
+    """Return the scores to compare; if none has a value, all there are, so that this is said."""
+    both = list(dict.fromkeys((*other.scores, *report.scores)))
+    found = [
+        score
+        for score in both
+        if _has_values(other, candidate, score, report.plan["cases"])
+        or (score in other.scores and _has_values(report, name, score, report.plan["cases"]))
+    ]
+    return found or both or list(report.plan["scorers"] or ["score"])
+
+
+def _has_values(report: Report, candidate: str, score: str, cases: Collection[str]) -> bool:
+    return any(cell.values and case in cases for case, cell in report.cells.get((candidate, score), {}).items())
 
 
 def _comparison(report: Report, name: str, score: str, other: Report, candidate: str, label: str) -> Comparison:
     mine, its = report.cells.get((name, score), {}), other.cells.get((candidate, score), {})
-    changes = []
+    changes, changed = [], False
     for case, cell in mine.items():
         before = its[case].mean if case in its else None
         is_same = report.plan["cases"].get(case) == other.plan["cases"].get(case)
-        if cell.mean is not None and before is not None and is_same:
-            changes.append(Change(case=case, before=before, after=cell.mean))
+        if cell.mean is not None and before is not None:
+            changed = changed or not is_same
+            changes += [Change(case=case, before=before, after=cell.mean)] if is_same else []
+    problem = "no case has a value on both sides"
+    if changed:
+        problem = "each case with a value on both sides was changed since"
+    for side, cells in ((label, its), (name, mine)):
+        problem = problem if any(cell.values for cell in cells.values()) else f"{side} has no value of it"
     return Comparison(
         score=score,
         candidate=name,
@@ -111,6 +150,7 @@ def _comparison(report: Report, name: str, score: str, other: Report, candidate:
         difference=difference_of([change.difference for change in changes]) if changes else None,
         changes=tuple(sorted(changes, key=lambda change: change.difference)),
         unpaired=len({*mine, *its}) - len(changes),
+        problem="" if changes else problem,
     )
 
 

@@ -12,6 +12,7 @@ from pellucid.text import excerpt
 from pellucid_experiments.comparing import Comparison
 from pellucid_experiments.report import Report
 from pellucid_experiments.sections import Section, headline, notes, sections
+from pellucid_experiments.statistics import reaches
 from pellucid_experiments.trials import Trial
 
 _UNPRINTABLE: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -50,9 +51,12 @@ def _escaped(text: str) -> str:
 def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[Comparison] = ()) -> str:
     """Return a report as JUnit's XML: a suite for each candidate, in which each case and each gate is a test.
 
-    A gate that does not hold and a regression are failures, a case that was not judged is an error: the file says what
-    the exit code says.
+    A gate that does not hold and a regression are failures, a case that was not judged and a score that was not
+    compared are errors: the file says what the exit code says.
     """
+    trials: dict[tuple[str, str], list[Trial]] = {}
+    for trial in report.trials:
+        trials.setdefault((trial.candidate, trial.case), []).append(trial)
     suites = Element("testsuites", name=_clean(report.name))
     for candidate in report.candidates:
         suite = SubElement(suites, "testsuite", name=_clean(candidate))
@@ -62,7 +66,7 @@ def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[C
             if each.candidate == candidate:
                 _comparison(suite, each)
         for case in report.plan["cases"]:
-            _case(suite, candidate, case, [trial for trial in report.trials if trial.key[:2] == (case, candidate)])
+            _case(suite, candidate, case, trials.get((candidate, case), ()))
         for kind, tag in (("tests", "testcase"), ("failures", "testcase/failure"), ("errors", "testcase/error")):
             suite.set(kind, str(len(suite.findall(tag))))
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(suites, encoding="unicode")}\n'
@@ -71,7 +75,7 @@ def junit_of(report: Report, gates: Mapping[str, float], comparisons: Sequence[C
 def _gate(suite: Element, report: Report, candidate: str, name: str, least: float) -> None:
     test = SubElement(suite, "testcase", classname=_clean(candidate), name=_clean(f"gate {name} >= {least:g}"))
     floor = report.floor(candidate, name)
-    if floor >= least:
+    if reaches(floor, least):
         return
     cells = report.cells.get((candidate, name), {})
     worst = sorted(cells.items(), key=lambda item: item[1].floor)[:_WORST]
@@ -82,7 +86,9 @@ def _gate(suite: Element, report: Report, candidate: str, name: str, least: floa
 def _comparison(suite: Element, each: Comparison) -> None:
     name = f"no regression of {each.score} against {each.against}"
     test = SubElement(suite, "testcase", classname=_clean(each.candidate), name=_clean(name))
-    if each.is_regression and each.difference is not None:
+    if each.problem:
+        SubElement(test, "error", type="not_compared", message=_clean(each.problem))
+    elif each.is_regression and each.difference is not None:
         found = each.difference
         message = (
             f"{each.score} is lower by {-found.interval.mean:.3f} (p = {found.p:.3f}, {found.interval.cases} cases)"
@@ -100,8 +106,7 @@ def _case(suite: Element, candidate: str, case: str, trials: Sequence[Trial]) ->
     problems = [(trial, why) for trial in trials for why in trial.problems]
     if problems:
         first, why = problems[0]
-        kind = first.status if first.status != "judged" else "scorer_failed"
-        error = SubElement(test, "error", type=kind, message=_clean(why))
+        error = SubElement(test, "error", type=first.outcome, message=_clean(why))
         error.text = _clean("\n".join(f"repeat {trial.repeat}: {why}" for trial, why in problems))
     lines = [
         f"repeat {trial.repeat}, run {trial.run_id}: {_said(score)}"

@@ -27,6 +27,8 @@ class Estimate:
     trials: int
 
     def __str__(self) -> str:
+        if not self.trials:
+            return "none: no run is left"
         if not self.known:
             return f"unknown: no recorded tokens, or no prices, for any of {self.trials:,} runs"
         rest = self.trials - self.known

@@ -29,7 +29,7 @@ from pellucid_experiments.journal import Journal
 from pellucid_experiments.naming import checked_name
 from pellucid_experiments.options import ExperimentOptions
 from pellucid_experiments.report import Report
-from pellucid_experiments.trials import Planned, Trial, not_run
+from pellucid_experiments.trials import Planned, Trial, not_run, once_each
 from pellucid_experiments.turns import Turns
 from pellucid_replay import Recording
 
@@ -194,7 +194,7 @@ class Experiment:
         if budget is not None and result.budget == budget.name:
             return Trial(status="budget", problem="the budget of the experiment is spent", **facts)
         evidence = attempt.evidence(planned, candidate.setup.model.name)
-        scores = await scores_of(self._scorers, evidence, within=self._scorer_timeout)
+        scores = once_each(await scores_of(self._scorers, evidence, within=self._scorer_timeout))
         for score in scores:
             record(evidence.scored, score, attempt.pipeline)
         guarded = tuple(_guarded(scope, score) for score in scores)

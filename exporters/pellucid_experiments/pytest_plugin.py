@@ -38,4 +38,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         cases = load_cases(found, [tags] if isinstance(tags, str) else tags)
     except CaseError as error:
         pytest.fail(str(error), pytrace=False)
+    if not cases:
+        pytest.fail(f"{found}: the set has no case", pytrace=False)  # and not a test that is skipped
     metafunc.parametrize("case", cases, ids=[case.id for case in cases])

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import fsum
 from statistics import fmean
 from typing import Any, Final
 
@@ -63,8 +64,8 @@ class CaseMean:
     @property
     def floor(self) -> float:
         """The mean if what is not judged counts as 0."""
-        count = len(self.values) + self.not_judged
-        return sum(self.values) / count if count else 0.0
+        values = [*self.values, *[0.0] * self.not_judged]
+        return fmean(values) if values else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +132,17 @@ class Report:
     def cost(self) -> float | None:
         """US dollars of all model calls of the runs, as far as they are known."""
         known = [trial.cost for trial in self.trials if trial.cost is not None]
-        return sum(known) if known else None
+        return fsum(known) if known else None
 
     def floor(self, candidate: str, score: str) -> float:
         """Return the mean of a score if runs that were not judged count as 0.
 
         Raises:
-            ConfigError: no run has this score, although all were judged.
+            ConfigError: no run has this score, although all were judged; or it has labels only.
         """
         found = next((each for each in self.summaries if (each.candidate, each.score) == (candidate, score)), None)
+        if found is not None and found.labels and not found.runs:
+            raise ConfigError(f"{score!r} of {candidate} has no values, only labels: {', '.join(found.labels)}")
         if found is not None:
             return found.floor
         if self.not_judged:

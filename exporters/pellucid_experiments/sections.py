@@ -11,7 +11,7 @@ from pellucid.scores.evidence import question_of
 from pellucid.text import excerpt
 from pellucid_experiments.comparing import Comparison
 from pellucid_experiments.report import CaseMean, Report
-from pellucid_experiments.statistics import FEW, Interval
+from pellucid_experiments.statistics import FEW, TOLERANCE, Interval
 
 MOST: Final = 50
 """Rows of cases that are shown."""
@@ -83,7 +83,14 @@ def sections(report: Report, comparisons: Sequence[Comparison]) -> Iterator[Sect
     )
     yield _cases(report, comparisons)
     problems = [
-        (trial.case, trial.candidate, str(trial.repeat), trial.status, trial.run_id[:12], excerpt(why, _TEXT))
+        (
+            trial.case,
+            trial.candidate,
+            str(trial.repeat),
+            trial.outcome.replace("scorer_", "scorer "),
+            trial.run_id[:12],
+            excerpt(why, _TEXT),
+        )
         for trial in report.not_judged
         for why in trial.problems
     ]
@@ -113,7 +120,8 @@ def notes(report: Report, comparisons: Sequence[Comparison]) -> Iterator[str]:
     if retries:
         yield f"{_counted(retries, 'further attempt')} after failures that passed, or did not."
     if report.not_judged:
-        yield f"{_counted(len(report.not_judged), 'run')} not judged: in gates, each counts as 0."
+        count = len(report.not_judged)
+        yield f"{_counted(count, 'run')} not judged: each counts as 0 in gates on the scores that it lacks."
 
 
 def _cases(report: Report, comparisons: Sequence[Comparison]) -> Section:
@@ -132,7 +140,7 @@ def _cases(report: Report, comparisons: Sequence[Comparison]) -> Section:
                 continue
             change = changes.get((case, score))
             worst = min((cell.floor for cell in cells if cell is not None), default=0.0)
-            shown = (f"{change:+.3f}" if change is not None else "-",) if comparisons else ()
+            shown = (_signed(change) if change is not None else "-",) if comparisons else ()
             rows.append(
                 (
                     change if change is not None else worst,
@@ -154,11 +162,11 @@ def _cases(report: Report, comparisons: Sequence[Comparison]) -> Section:
 def _compared(each: Comparison) -> tuple[str, ...]:
     found = each.difference
     if found is None:
-        return each.score, each.candidate, each.against, "-", "-", "-", "0", "no case on both sides"
+        return each.score, each.candidate, each.against, "-", "-", "-", "0", f"not compared: {each.problem}"
     mean = found.interval.mean
-    verdict = "REGRESSION" if each.is_regression else "worse, not significant" if mean < 0 else ""
+    verdict = "REGRESSION" if each.is_regression else "worse, not significant" if each.is_worse else ""
     return (
-        *(each.score, each.candidate, each.against, f"{mean:+.3f}", _bounds(found.interval, signed=True)),
+        *(each.score, each.candidate, each.against, _signed(mean), _bounds(found.interval, signed=True)),
         *(f"{found.p:.3f}", f"{found.interval.cases:,}", verdict),
     )
 
@@ -174,13 +182,17 @@ def _number(value: float) -> str:
     return f"{value:.3f}"
 
 
+def _signed(value: float) -> str:
+    return f"{value if abs(value) > TOLERANCE else 0.0:+.3f}"
+
+
 def _bounds(interval: Interval | None, *, signed: bool = False) -> str:
     if interval is None:
         return "-"
     if interval.low is None or interval.high is None:
         return "one case" if interval.cases == 1 else "all cases alike"
-    sign = "+" if signed else ""
-    return f"{interval.low:{sign}.3f} to {interval.high:{sign}.3f}"
+    low, high = map(_signed if signed else _number, (interval.low, interval.high))
+    return f"{low} to {high}"
 
 
 def _counted(number: int, noun: str) -> str:

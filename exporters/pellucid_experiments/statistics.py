@@ -30,6 +30,9 @@ _SEED: Final = 20261127
 _LEVEL: Final = 0.95
 _ROUNDING: Final = 1e-12
 
+TOLERANCE: Final = 1e-9
+"""What rounding may take from a mean: less is no difference, for gates and comparisons."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -62,6 +65,11 @@ class Difference:
     interval: Interval
     p: float
     least_p: float
+
+
+def reaches(value: float, least: float) -> bool:
+    """Return whether a value is at least so high, up to rounding."""
+    return value >= least - TOLERANCE
 
 
 def interval_of(values: Sequence[float]) -> Interval:

@@ -70,10 +70,15 @@ class Trial:
         return self.status not in {"budget", "not_run"}
 
     @property
+    def outcome(self) -> str:
+        """Its status; `scorer_failed` if it is judged and lacks a score."""
+        is_whole = self.status != "judged" or all(score.error_type is None for score in self.scores)
+        return self.status if is_whole else "scorer_failed"
+
+    @property
     def problems(self) -> Sequence[str]:
         """Why it was not judged, or what was not: the scorers that failed."""
-        failed = [score for score in self.scores if score.error_type is not None]
-        scorers = [f"{score.name}: {score.error_type}: {score.explanation or ''}".rstrip(": ") for score in failed]
+        scorers = [f"{score.name}: {failure_of(score)}" for score in self.scores if score.error_type is not None]
         return [self.problem, *scorers] if self.problem else scorers
 
     def to_dict(self) -> JSONObject:
@@ -84,6 +89,26 @@ class Trial:
                 {name: value for name, value in asdict(score).items() if value is not None} for score in self.scores
             ]
         return shape
+
+
+def failure_of(score: Score) -> str:
+    """Return why there is no judgement; the explanation has the type of the error already, as a rule."""
+    explanation = score.explanation or ""
+    is_said = explanation.partition(":")[0] == str(score.error_type).rpartition(".")[2]
+    return explanation if is_said else f"{score.error_type}: {explanation}".rstrip(": ")
+
+
+def once_each(scores: Sequence[Score]) -> Sequence[Score]:
+    """Return scores in which those of one name are one that is not judged: their mean would mean nothing."""
+    named: dict[str, list[Score]] = {}
+    for score in scores:
+        named.setdefault(score.name, []).append(score)
+    return [own[0] if len(own) == 1 else _duplicate(own) for own in named.values()]
+
+
+def _duplicate(scores: Sequence[Score]) -> Score:
+    why = f"given {len(scores)} times for one run; give each score a name of its own"
+    return Score(name=scores[0].name, by=scores[0].by, error_type="duplicate_score", explanation=why)
 
 
 def not_run(planned: Planned) -> Trial:

@@ -79,6 +79,8 @@ def test_adding_keeps_the_lines_and_permissions_of_a_set(tmp_path: Path) -> None
         ('{"id": "b"}', '"input" must be a text, or a list of messages, not None'),
         ('{"id": "b", "input": ""}', '"input" must be'),
         ('{"id": "b", "input": [{"role": "boss", "parts": []}]}', "the role is not one of"),
+        ('{"id": "b", "input": "Why?", "expect": 7}', "line 3: a case has no 'expect'."),
+        ("[" * 100_000, "this is no JSON"),
         ('{"id": "b", "input": "Why?", "tags": "shop"}', '"tags" must be a list of texts'),
         ('{"id": "b", "input": "Why?", "source": 7}', '"source" must be a text, not 7'),
         ('{"id": "b", "input": "Why?", "expect": 7}', "Did you mean 'expected'?"),

@@ -188,7 +188,7 @@ async def test_a_scorer_that_fails_never_counts_as_a_pass(cases: Sequence[Case],
     assert report.floor("shop", "polite") == pytest.approx(2 / 3)
     assert report.floor("shop", "short") == pytest.approx(1 / 3)
     [trial] = report.not_judged
-    assert trial.problems == ["picky: ValueError: ValueError: no idea"]
+    assert trial.problems == ["picky: ValueError: no idea"]
 
 
 async def test_a_score_that_does_not_apply_is_left_out(cases: Sequence[Case], store: StoreReader) -> None:
@@ -383,6 +383,7 @@ async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], st
         (cases, agent, {"scorers": []}, "give at least one, such as"),
         (cases, agent, {"scorers": [lambda outptu: 1]}, "nothing is known as 'outptu'"),
         ([], agent, {}, "there is no case"),
+        (cases, agent, {"scorers": [correct, correct]}, "two scorers are named 'correct': <function correct.* and <"),
         (cases, agent, {"repeat": 0}, "repeat=0"),
         (cases, agent, {"jobs": 0}, "jobs=0"),
         (cases, agent, {"name": "../a"}, "is no name of an experiment"),
@@ -395,6 +396,27 @@ async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], st
         with pytest.raises(ConfigError, match=said):
             await experiment(given, agents, **{"scorers": [correct], **options})
     assert experiments.CALLED == []
+
+
+async def test_a_score_that_a_run_has_twice_is_not_judged(cases: Sequence[Case], telemetry: Captured) -> None:
+    """Two scorers, or one that returns it twice: no mean of what does not belong together; others count."""
+
+    def both(output: str) -> list[Any]:
+        return [Score(name="length", value=len(output)), 0.2, 0.4]
+
+    def other(output: str) -> Score:
+        return Score(name="length", value=1)
+
+    report = await experiment(cases[:1], shop(guesses), scorers=[both, other, correct])
+    [trial] = report.trials
+    assert [(score.name, score.value, score.error_type) for score in trial.scores] == [
+        ("length", None, "duplicate_score"),
+        ("both", None, "duplicate_score"),
+        ("correct", 1.0, None),
+    ]
+    assert trial.problems[1] == "both: duplicate_score: given 2 times for one run; give each score a name of its own"
+    assert [report.floor("shop", name) for name in ("length", "both", "correct")] == [0, 0, 1]
+    assert report.not_judged == [trial]
 
 
 async def test_answers_and_explanations_are_redacted(

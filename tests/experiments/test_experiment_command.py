@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,12 +12,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from pellucid_experiments import load_report, save_cases
+from pellucid_commands.experiments.outputs import Progress
+from pellucid_experiments import Report, Trial, load_report, save_cases
 from pellucid_exporters import StoreReader
 from support.experiments import recorded
 from support.processes import PATIENCE, python
@@ -55,6 +57,12 @@ AGENTS = '''
 
     slow = experiments.shop(waits)
     several = [before, correct]
+    pair = [before, after]
+    twice = [correct, experiments.correct]
+
+
+    def right(output, expected):
+        return correct(output, expected)
 '''
 TESTS = str(Path(__file__).parent.parent)
 MAIN = f"import sys; sys.path.append({TESTS!r}); from pellucid.cli import main; sys.exit(main())"
@@ -73,7 +81,8 @@ class Shop:
         self, *arguments: str, agent: str = "before", scorer: str = "correct", interpreter: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
         """Start `pellucid experiment` in the folder."""
-        given = ("experiment", "set.jsonl", "--agent", f"shop_candidates:{agent}")
+        place = agent if ":" in agent else f"shop_candidates:{agent}"
+        given = ("experiment", "set.jsonl", "--agent", place)
         program = ("-c", MAIN, *given, "--scorers", f"shop_candidates:{scorer}", *arguments)
         return subprocess.Popen(
             [*interpreter, *program] if interpreter else python(*program),
@@ -189,6 +198,52 @@ def test_what_cannot_work_is_a_usage_error(shop: Shop, arguments: tuple[str, ...
     assert code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--fail-on-regression",), "--fail-on-regression: there is nothing to compare with"),
+        (("--baseline", "main.json"), "the baseline 'main' has no candidate 'shop'; it has before, after"),
+        (("--agent", "third=shop_candidates:after", "--baseline", "main.json"), "has no candidate 'third'"),
+        (("--agent", "=shop_candidates:after"), "'=shop_candidates:after' is no agent; write MODULE:NAME or"),
+        (("--agent", "x=shop_candidates:pair"), "there are 2 agents, which cannot all be named 'x'"),
+        (("--agent", "x=shop_candidates:after", "--agent", "x=shop_candidates:wrong"), "two agents of the name 'x'"),
+        (("--scorers", "shop_candidates:twice"), "two scorers are named 'correct'"),
+        (("--junit", "none/r.xml"), "--junit none/r.xml: there is no folder none; create it"),
+        (("--out", "set.jsonl/r.json"), "--out set.jsonl/r.json: there is no folder set.jsonl"),
+        (("--markdown", "none/r.md"), "--markdown none/r.md: there is no folder none"),
+    ],
+)
+def test_what_cannot_end_well_is_said_before_anything_is_asked(
+    shop: Shop, arguments: tuple[str, ...], said: str
+) -> None:
+    """The exit code is 2, no run was made, and no folder."""
+    plan: dict[str, Any] = {"name": "main", "cases": {}, "candidates": ["before", "after"], "scorers": ["correct"]}
+    baseline = Report(name="main", plan={**plan, "repeat": 1, "mode": "live"}, trials=())
+    (shop.folder / "main.json").write_text(json.dumps(baseline.to_dict()))
+    code, _, err = shop.run(*arguments)
+    assert said in err
+    assert code == 2
+    assert not list(shop.journals.glob("*"))
+    assert not (shop.folder / "none").exists()
+
+
+def test_a_candidate_has_the_name_that_it_is_given(shop: Shop) -> None:
+    """So that it can be that of a candidate of the baseline; a score that nobody gives any more is not compared."""
+    two = ("--agent", "after=shop_candidates:after", "--name", "main", "--out", "main.json")
+    code, out, err = shop.run(*two, agent="shop_candidates:before")
+    assert code == 0, err
+    assert load_report(shop.folder / "main.json").candidates == ("before", "after")
+    regression = ("--baseline", "main.json", "--fail-on-regression")
+    code, out, err = shop.run(*regression, agent="after=shop_candidates:before")
+    assert code == 0, err
+    assert "main after" in out
+    code, out, err = shop.run(*regression, agent="after=shop_candidates:before", scorer="right")
+    assert "NOT COMPARED  correct of after with that of main after: after has no value of it" in out, err
+    assert code == 3
+    names = [path.stem for path in shop.journals.iterdir() if path.stem != "main"]
+    assert all(re.fullmatch(r"set-\d{8}-\d{6}-[0-9a-f]{6}", name) for name in names), names
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 def test_progress_is_shown_in_a_terminal(shop: Shop) -> None:
     """On standard error only; the output is the report, and can be read by a program."""
@@ -245,3 +300,42 @@ def test_an_experiment_outlives_its_process(shop: Shop, stop: signal.Signals) ->
     assert len({json.loads(line)["case"] for line in journal.read_text().splitlines()[1:]}) == 3
     code, _, err = shop.run("--live", "--name", "e", agent="slow")
     assert (code, "this experiment exists" in err) == (2, True)
+
+
+def test_an_empty_set_is_named(shop: Shop) -> None:
+    """There is nothing to ask, which is no success."""
+    (shop.folder / "set.jsonl").write_text("\n")
+    code, _, err = shop.run()
+    assert (code, "set.jsonl: the set has no case" in err) == (2, True), err
+
+
+def test_progress_of_a_job_is_a_few_lines(shop: Shop) -> None:
+    """How many runs at the beginning, so that nobody takes a job for a silent one, and each tenth."""
+    code, _, err = shop.run(agent="wrong")
+    assert code == 3
+    lines = [line for line in err.splitlines() if " of 3 runs" in line]
+    assert lines[0] == "pellucid: 0 of 3 runs"
+    assert lines[-1].startswith("pellucid: 3 of 3 runs: ")
+    assert "2 not replayable" in lines[-1]
+    assert "\x1b" not in err
+
+
+def test_progress_is_no_flood(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each tenth of many runs, and one for each 30 seconds of slow ones."""
+    times = [0.0]
+    trial = Trial(case="x", candidate="a", repeat=1, status="judged")
+    with Progress(1_000, clock=lambda: times[-1]) as progress:
+        for _ in range(1_000):
+            progress.advance(trial)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["pellucid: 0 of 1,000 runs"] + [
+        f"pellucid: {count:,} of 1,000 runs: {count:,} judged" for count in range(100, 1_001, 100)
+    ]
+    with Progress(1_000, clock=lambda: times[-1]) as progress:
+        for now in (10.0, 20.0, 31.0, 40.0, 62.0):
+            times.append(now)
+            progress.advance(trial)
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["0", "3", "5"]
+    with Progress(0):
+        pass
+    assert capsys.readouterr().err == ""

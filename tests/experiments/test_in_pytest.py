@@ -13,6 +13,7 @@ from pellucid import Agent, ConfigError
 from pellucid.scores import Case, Score
 from pellucid.testing import ScriptedModel
 from pellucid_experiments import assert_scores, assert_scores_sync, save_cases
+from support.pages import BLOCK, ROOT
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ WRONG = """
     def test_tag(case):
         pass
 
+    @pytest.mark.cases("cases/empty.jsonl")
+    def test_empty(case):
+        pass
+
     @pytest.mark.cases("cases/sums.jsonl")
     def test_no_argument():
         pass
@@ -103,6 +108,7 @@ def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def folder(tmp_path: Path) -> Path:
     """A folder with tests and two sets."""
     save_cases(tmp_path / "cases" / "sums.jsonl", CASES)
+    save_cases(tmp_path / "cases" / "empty.jsonl", [])
     save_cases(tmp_path / "tests" / "beside.jsonl", [Case(id="beside", input="Why?")])
     (tmp_path / "tests" / "test_sums.py").write_text(dedent(TEST))
     return tmp_path
@@ -122,11 +128,27 @@ def test_a_test_runs_with_each_case(folder: Path) -> None:
         assert line in out
 
 
+def test_the_example_of_the_page_works_on_its_set(tmp_path: Path) -> None:
+    """The set of "From nothing to a CI gate", and the test of "In pytest"."""
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    source, test = (BLOCK.search(page, page.index(start)) for start in ("```python", "## In pytest"))
+    assert source is not None
+    assert test is not None
+    (tmp_path / "shop.py").write_text(source["code"])
+    (tmp_path / "test_shop.py").write_text(test["code"])
+    add = ("cases", "add", "--score", "thumb>0.5", "--to", "cases/prices.jsonl", "--expect-answer")
+    for arguments in (("shop.py",), ("-c", "import sys; from pellucid.cli import main; sys.exit(main())", *add)):
+        subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, timeout=PATIENCE, capture_output=True)
+    done = session(tmp_path, "test_shop.py")
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_what_is_wrong_with_a_marker_is_said(folder: Path) -> None:
     """When tests are collected, with the remedy."""
     for name, said in {
         "test_missing": "write it with: pellucid cases add RUN --to nowhere.jsonl",
         "test_tag": "no case has the tag none; its tags are hard, sums",
+        "test_empty": "empty.jsonl: the set has no case",
         "test_no_argument": "has an argument `case`",
         "test_no_path": "write the marker as",
     }.items():
@@ -161,7 +183,7 @@ async def test_scores_as_assertions() -> None:
     assert [score.name for score in scores] == ["correct", "mood"]
     wrong: list[tuple[Case, Sequence[Scorer], dict[str, float], str]] = [
         (CASES[1], [correct], {}, "correct is 0, below 1"),
-        (CASES[0], [correct, fails], {}, "fails could not be judged: ValueError: ValueError: no idea"),
+        (CASES[0], [correct, fails], {}, "fails could not be judged: ValueError: no idea"),
         (CASES[0], [correct, fails], {"correct": 1.0}, "fails could not be judged"),
         (CASES[0], [correct], {"right": 1.0}, "no scorer gave 'right'; they gave correct"),
         (CASES[0], [mood], {"mood": 1.0}, "mood has the label 'calm' and no value: no capitals"),

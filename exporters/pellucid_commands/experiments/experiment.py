@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -16,12 +17,12 @@ from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.telemetry import TelemetryOptions
 from pellucid.telemetry.pipeline import current_default
-from pellucid_commands.experiments.outputs import NOT_JUDGED, Progress, show, verdict, write_files
+from pellucid_commands.experiments.outputs import NOT_JUDGED, Progress, check_folders, show, verdict, write_files
 from pellucid_commands.inspection.options import amount
 from pellucid_commands.serving.agents import load, load_agents
 from pellucid_commands.serving.numbers import positive
 from pellucid_experiments.case_files import load_cases
-from pellucid_experiments.comparing import compared, load_report
+from pellucid_experiments.comparing import compared, counterpart, load_report
 from pellucid_experiments.experimenting import Experiment
 from pellucid_experiments.journal import Journal
 from pellucid_experiments.naming import checked_name, conversation_of
@@ -46,7 +47,13 @@ FOLDER: Final = "experiments"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid experiment`."""
     parser.add_argument("set", type=Path, metavar="SET", help="the cases, a file in JSON Lines; see: pellucid cases")
-    parser.add_argument("--agent", action="append", required=True, metavar="MODULE:NAME", help="may be repeated")
+    parser.add_argument(
+        "--agent",
+        action="append",
+        required=True,
+        metavar="[NAME=]MODULE:NAME",
+        help="the agent, and its name in the report, if it shall have another; may be repeated",
+    )
     parser.add_argument(
         "--scorers", action="append", required=True, metavar="MODULE:NAME", help="a scorer or a list; may be repeated"
     )
@@ -107,12 +114,15 @@ def run(options: Namespace) -> int:
     Raises:
         ConfigError: an option names something that does not exist, or cannot work.
     """
+    check_folders(options)
     name = checked_name(options.resume or options.name or _named(options.set))
     if options.resume and options.name not in {None, options.resume}:
         raise ConfigError("--resume names the experiment; leave --name out")
     folder = options.store.parent / FOLDER
     baseline = load_report(_baseline(folder, options.baseline)) if options.baseline else None
     cases = load_cases(options.set, options.tag)
+    if not cases:
+        raise ConfigError(f"{options.set}: the set has no case; see: pellucid cases add --help")
     agents, scorers = _agents(options.agent), _scorers(options.scorers)
     telemetry = _telemetry(options.store)
     try:
@@ -129,6 +139,7 @@ def run(options: Namespace) -> int:
             retries=options.retries,
             name=name,
         )
+        _check_comparable(list(experiment.candidates), baseline, options)
         report = _run(experiment, folder / f"{name}.jsonl", options)
     finally:
         if telemetry is not None:
@@ -160,8 +171,23 @@ def _ended(report: Report, comparisons: Sequence[Comparison], options: Namespace
     return verdict(report, comparisons, gates, fail_on_regression=options.fail_on_regression)
 
 
+def _check_comparable(candidates: Sequence[str], baseline: Report | None, options: Namespace) -> None:
+    """Check that there is something to compare each candidate with, before anything is asked.
+
+    Raises:
+        ConfigError: there is not.
+    """
+    if baseline is not None:
+        for name in candidates:
+            counterpart(name, baseline)
+    elif options.fail_on_regression and len(candidates) == 1:
+        raise ConfigError(
+            "--fail-on-regression: there is nothing to compare with; give --baseline, or a second candidate"
+        )
+
+
 def _named(path: Path) -> str:
-    return f"{path.stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return f"{path.stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(3)}"  # several may begin in one second
 
 
 def _baseline(folder: Path, given: str) -> Path:
@@ -175,16 +201,26 @@ def _tokens_of(options: Namespace) -> Recording | None:
 
 
 def _agents(places: Sequence[str]) -> dict[str, Agent[Any, Any]]:
-    """Return agents by name; those of one name by what tells their places apart."""
+    """Return agents by name: the given one, or else what tells their places apart.
+
+    Raises:
+        ConfigError: there is no such agent, or two have the same name.
+    """
     found: dict[str, Agent[Any, Any]] = {}
     several = len(places) > 1
-    for place in places:
-        for agent in load_agents([place]):
-            name = place.rpartition(":")[2] if several else agent.name
-            if name in found:
+    for text in places:
+        given, sign, place = text.rpartition("=")
+        if sign and not given.strip():
+            raise ConfigError(f"--agent {text!r} is no agent; write MODULE:NAME or NAME=MODULE:NAME")
+        agents = load_agents([place])
+        if given and len(agents) > 1:
+            raise ConfigError(f"--agent {text}: there are {len(agents)} agents, which cannot all be named {given!r}")
+        for agent in agents:
+            name = given or (place.rpartition(":")[2] if several else agent.name)
+            if name in found and not given:
                 name = place if place not in found else f"{place} {agent.name}"
             if name in found:
-                raise ConfigError(f"--agent {place}: there are two agents of the name {name!r}; name them one by one")
+                raise ConfigError(f"--agent {text}: there are two agents of the name {name!r}; name them one by one")
             found[name] = agent
     return found
 
@@ -238,6 +274,6 @@ COMMAND: Final = Command(
         _EXAMPLE,
         f"{_EXAMPLE} --models openai:gpt-6-luna,anthropic:claude-haiku-5-5 --repeat 5 --max-cost 2",
         f"{_EXAMPLE} --baseline main.json --fail-under correct=0.9 --fail-on-regression --junit report.xml",
-        f"{_EXAMPLE} --resume refunds-20261127-140211",
+        f"{_EXAMPLE} --resume refunds-20261127-140211-8c01f2",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Self
@@ -14,49 +15,66 @@ from pellucid_commands.inspection.output import say, table
 from pellucid_commands.store.writing import private
 from pellucid_experiments.documents import junit_of, markdown_of
 from pellucid_experiments.sections import headline, notes, sections
+from pellucid_experiments.statistics import reaches
 from pellucid_exporters.stored.text import visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pellucid_experiments import Comparison, Report, Trial
 
 NOT_JUDGED: Final = 3
-"""Exit code if gates hold, and not all could be judged."""
+"""Exit code if gates hold, and not all could be judged or compared."""
+
+_EVERY: Final = 30.0
+"""Seconds between lines of progress where no terminal is."""
 
 
 class Progress:
-    """A line on standard error that says how far an experiment is, if that is a terminal.
+    """Says on standard error how far an experiment is: a line that changes in a terminal, a few lines elsewhere.
+
+    Elsewhere, such as in CI, there is one at the beginning, and one when a further tenth has ended, or 30 seconds have
+    passed since the last one.
 
     Args:
         total: Number of trials that are to be run.
+        clock: Seconds.
     """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._total = total
+        self._clock = clock
         self._seen: Counter[str] = Counter()
-        self._is_shown = sys.stderr.isatty() and total > 0
+        self._is_terminal = sys.stderr.isatty()
+        self._tenth, self._at = 0, clock()
 
     def __enter__(self) -> Self:
         self._show()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_shown:
+        if self._is_terminal and self._total:
             print(file=sys.stderr)
 
     def advance(self, trial: Trial) -> None:
         """Count a trial that has ended."""
         self._seen[trial.status.replace("_", " ")] += 1
-        self._show()
+        tenth, now = 10 * self._seen.total() // self._total, self._clock()
+        if self._is_terminal or tenth > self._tenth or now - self._at >= _EVERY:
+            self._tenth, self._at = tenth, now
+            self._show()
 
     def _show(self) -> None:
-        if self._is_shown:
-            said = ", ".join(f"{count:,} {status}" for status, count in self._seen.items())
-            line = f"{self._seen.total():,} of {self._total:,} runs{f': {said}' if said else ''}"
-            print(f"\r\033[K{visible(line)}", end="", file=sys.stderr, flush=True)
+        if not self._total:
+            return
+        said = ", ".join(f"{count:,} {status}" for status, count in self._seen.items())
+        line = visible(f"{self._seen.total():,} of {self._total:,} runs{f': {said}' if said else ''}")
+        if self._is_terminal:
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(f"pellucid: {line}", file=sys.stderr, flush=True)
 
 
 def show(report: Report, comparisons: Sequence[Comparison]) -> None:
@@ -77,23 +95,42 @@ def verdict(
     Raises:
         ConfigError: no scorer gives the score of a gate.
     """
-    failed = False
+    failed, lacking = False, bool(report.not_judged)
     lines = []
     for name, least in gates.items():
         for candidate in report.candidates:
             floor = report.floor(candidate, name)
-            failed = failed or floor < least
-            lines.append(f"{'FAILED' if floor < least else 'ok':6}  {name} of {candidate}: {floor:.3f}, gate {least:g}")
+            is_reached = reaches(floor, least)
+            failed = failed or not is_reached
+            lines.append(f"{'ok' if is_reached else 'FAILED':6}  {name} of {candidate}: {floor:.3f}, gate {least:g}")
     if fail_on_regression:
         worse = [each for each in comparisons if each.is_regression]
-        failed = failed or bool(worse)
+        unknown = [each for each in comparisons if each.problem]
+        failed, lacking = failed or bool(worse), lacking or bool(unknown)
         lines += [f"FAILED  {each.score} of {each.candidate} is worse than that of {each.against}" for each in worse]
-        lines += [] if worse else ["ok      no regression"] if comparisons else ["ok      nothing to compare with"]
+        lines += [f"NOT COMPARED  {_sides(each)}: {each.problem}" for each in unknown]
+        lines += [] if worse or unknown else ["ok      no regression"]
     if lines:
         say("", *lines)
     if failed:
         return FAILED
-    return NOT_JUDGED if report.not_judged else 0
+    return NOT_JUDGED if lacking else 0
+
+
+def _sides(each: Comparison) -> str:
+    return f"{each.score} of {each.candidate} with that of {each.against}"
+
+
+def check_folders(options: Namespace) -> None:
+    """Check that the folders of the files are there, before anything is asked.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in ("out", "markdown", "junit"):
+        path: Path | None = getattr(options, name)
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(f"--{name} {path}: there is no folder {path.parent}; create it")
 
 
 def write_files(
@@ -115,7 +152,6 @@ def write_files(
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with private(path) as file:
             file.write(text.encode())
     except OSError as error:
