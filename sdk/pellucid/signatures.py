@@ -22,6 +22,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "pin": False,
     "on_change": "refuse",
     "on_stale": "serve",
+    "scorers": (),
     "warm": False,
 }
 """Values of options that are not given; of all others None."""
