@@ -100,9 +100,9 @@ def _delete_run(connection: sqlite3.Connection, key: int) -> None:
 
 def _oldest_share(connection: sqlite3.Connection) -> int:
     """Return the time before which some runs, or spans without a run, are the oldest of the store."""
+    quarter = f"max(1, (SELECT count(*) FROM (SELECT 1 FROM runs LIMIT {4 * _MOST_RUNS})) / 4)"  # not all of a few
     for query in (
-        f"SELECT max(last) FROM (SELECT last FROM runs ORDER BY start LIMIT max(1, "
-        f"(SELECT count(*) FROM (SELECT 1 FROM runs LIMIT {4 * _MOST_RUNS})) / 4))",  # not all of a small store
+        f"SELECT max(last) FROM (SELECT last FROM runs ORDER BY start LIMIT {quarter})",
         f"SELECT max(start) FROM (SELECT start FROM spans WHERE run = 0 ORDER BY start LIMIT {MOST_ROWS})",
     ):
         (found,) = connection.execute(query).fetchone()
