@@ -36,7 +36,8 @@ class Sampled:
     """
 
     def __init__(self, share: float, scorer: Scorer) -> None:
-        if not (isinstance(share, (int, float)) and 0 < share <= 1):
+        given: object = share
+        if not (isinstance(given, (int, float)) and 0 < given <= 1):
             raise ConfigError(f"Sampled({share!r}, ...): the share must be above 0 and at most 1")
         check_scorer(scorer)
         self.name = name_of(scorer)
