@@ -230,9 +230,9 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         await close(self.hub)
 
     def _active_flight(self, key: Hashable) -> Fetch | None:
-        """Return the fetch in flight, if its event loop still runs. Call with the lock held."""
+        """Return the fetch in flight, unless it was or is to be abandoned. Call with the lock held."""
         flight = self._flights.get(key)
-        if flight is not None and flight.is_orphaned:
+        if flight is not None and (flight.abandoned or flight.is_orphaned):
             flight.cancel(Abandoned())
             return None
         return flight

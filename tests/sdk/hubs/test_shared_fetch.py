@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -242,6 +243,42 @@ def test_a_caller_that_comes_as_the_last_one_leaves_asks_by_itself() -> None:
         run_in_two_loops(provider, hub, first, second, backend)
     assert got == [["a"]] * 2
     assert caches == ["joined", "miss"] * 2
+
+
+def test_a_caller_joins_no_fetch_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the thread that gives it up has not come to take it off the list: it asks once, by itself."""
+    hub = FakeHub(named("a"), latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub")
+    settle, given_up, asked = provider._settle, threading.Event(), threading.Event()
+    reported: list[str | None] = []
+
+    def settle_late(key: Any, flight: Any) -> None:
+        if flight.abandoned and not given_up.is_set():
+            given_up.set()
+            assert asked.wait(60)
+        settle(key, flight)
+
+    monkeypatch.setattr(provider, "_settle", settle_late)
+    monkeypatch.setattr("pellucid.providers.hub.LINGER", 0)
+
+    async def first(thread: threading.Thread) -> None:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(provider.list_tools, CTX)
+                await until(lambda: hub.calls)
+                thread.start()
+                tasks.cancel_scope.cancel()
+            await anyio.to_thread.run_sync(thread.join)
+
+    async def second() -> None:
+        assert await anyio.to_thread.run_sync(given_up.wait, 60)
+        hub.latency = 0
+        with anyio.fail_after(60):
+            await provider.list_tools(DiscoveryContext(report=lambda *, cache=None, link=None: reported.append(cache)))
+        asked.set()
+
+    run_in_two_loops(provider, hub, first, second, "asyncio")
+    assert reported == ["miss"]
 
 
 def test_a_fetch_does_not_end_with_the_event_loop_that_began_it() -> None:
