@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from pellucid.server.problems import Problem
 from pellucid.text import excerpt
@@ -59,14 +60,10 @@ class BodyReader:
         self._check(int(length[:20]) if length.isdecimal() else 0)
         content = bytearray()
         with anyio.move_on_after(self.timeout):
-            more = True
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                content += message.get("body", b"")
-                self._check(len(content))
-                more = message.get("more_body", False)
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    content += chunk
+                    self._check(len(content))
             return bytes(content)
         raise Problem(408, "the body did not arrive in time", headers=_CLOSE)
 
