@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import socket
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -22,6 +21,7 @@ from pellucid_commands.demo.durable import agent
 from pellucid_commands.demo.durable.processes import Processes
 from pellucid_commands.demo.durable.report import introduce, report
 from pellucid_commands.demo.page import cut, prepare_output, say, use_color
+from pellucid_commands.demo.ports import free_port
 from pellucid_commands.demo.store import writable_store
 from pellucid_commands.serving.options import KEYS_VARIABLE
 
@@ -60,7 +60,7 @@ def show(options: Namespace) -> int:
         office = stack.enter_context(OutsideService(lambda _: QUOTES))
         store = options.store or f"sqlite:///{folder}/durable.db"
         local = writable_store() or folder / "telemetry.db"
-        server = f"http://127.0.0.1:{_free_port()}"
+        server = f"http://127.0.0.1:{free_port()}"
         arguments = [f"{agent.__name__}:AGENT", "--store", store, "--public-url", server, "--local", str(local)]
         arguments += ["--queue", options.queue] if options.queue is not None else []
         processes = Processes(folder, arguments, _environment(folder, office.url, options.otlp))
@@ -79,12 +79,6 @@ def show(options: Namespace) -> int:
             raise PellucidError(f"the server of the demo failed: {error}") from error
         processes.stop()  # which writes what is left of the trace
         return report(options, state, local, folder, office, color=color)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _environment(folder: Path, office: str, otlp: str | None) -> dict[str, str]:

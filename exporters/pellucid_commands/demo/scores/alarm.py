@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import requests
 
+from pellucid_commands.demo.ports import free_port
 from pellucid_commands.demo.scores.agent import SCORE
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def alarm(telemetry: Telemetry, folder: Path) -> Iterator[Alarm]:
         "scrape_configs": [{"job_name": "shop", "static_configs": [{"targets": [target]}]}],
     }
     config.write_text(json.dumps(settings))  # JSON is YAML
-    port = _free_port()
+    port = free_port()
     arguments = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     with subprocess.Popen(  # noqa: S603
         [program, *arguments, f"--web.listen-address=127.0.0.1:{port}"],
@@ -114,9 +114,3 @@ def _is_ready(url: str) -> bool:
             pass
         time.sleep(_PAUSE)
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
