@@ -120,7 +120,8 @@ def test_what_it_says() -> None:
     for words in (
         "Agent {{ $labels.gen_ai_agent_name }}{{ if $labels.gen_ai_agent_version }} version",
         "its score {{ $labels.gen_ai_evaluation_name }} in 6m is {{ $value",
-        "of about {{ with printf `max(pellucid:scores:increase1h{",
+        "of {{ with printf `max(pellucid:scores:increase1h{",
+        'value | printf "about %.0f" }}',
         "in the 1008m before it was {{ with printf `max(pellucid:score:mean7d{",
     ):
         assert words in summary

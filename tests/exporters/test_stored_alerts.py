@@ -61,8 +61,8 @@ LOW = Thresholds(
 
 pytestmark = pytest.mark.anyio
 
-FILLED = re.compile(r"(?:about )?\{\{ (?:with|if) .*?\{\{ end \}\}|\{\{.*?\}\}")
-"""Parts of a template of Prometheus that stand for values; it extrapolates what a store counts."""
+FILLED = re.compile(r"\{\{ (?:with|if) .*?\{\{ end \}\}|\{\{.*?\}\}")
+"""Parts of a template of Prometheus that stand for values."""
 TIMES = 6
 
 

@@ -62,7 +62,7 @@ def score_alerts(context: Context) -> Iterator[Alert]:
         f"    ({number(1 - thresholds.score_drop)} * {WEEK_MEAN} and {WEEK_COUNT} >= {number(thresholds.score_min)})"
     )
     before = words.queried(f"max({WEEK_MEAN}{{%s}})", (JOB, _NAME, _AGENT), 'printf "%.3g"', "unknown")
-    count = words.queried(f"max({COUNT}{{%s}})", (JOB, _NAME, _AGENT, _VERSION), 'printf "%.0f"', "unknown")
+    count = words.queried(f"max({COUNT}{{%s}})", (JOB, _NAME, _AGENT, _VERSION), 'printf "about %.0f"', "unknown")
     version = f"{{{{ if $labels.{_VERSION} }}}} version {words.value_of(_VERSION)}{{{{ end }}}}"
     agent = f"{{{{ if $labels.{_AGENT} }}}}Agent {words.value_of(_AGENT)}{version} {{{{ end }}}}({words.value_of(JOB)})"
     alternatives = "\n  or ".join([*objectives, fallen])
@@ -70,7 +70,7 @@ def score_alerts(context: Context) -> Iterator[Alert]:
         context,
         Words(subject=agent, value=_VALUE),
         score=words.value_of(_NAME),
-        number=f"about {count}",
+        number=count,
         before=before,
     )
     yield alert(
