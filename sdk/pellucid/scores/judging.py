@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 from opentelemetry.context import Context, attach
-from opentelemetry.trace import SpanContext, TraceFlags
 from pydantic import Field, create_model
 
 from pellucid.errors import ConfigError, PellucidError
@@ -23,7 +22,7 @@ from pellucid.run.start import conversation, new_run
 from pellucid.run.state import Configuration, enter_run
 from pellucid.scores.checks import plain
 from pellucid.scores.evidence import EVIDENCE
-from pellucid.scores.scored import Score, Scored
+from pellucid.scores.scored import Score, Scored, context_of
 from pellucid.scores.scoring import signature_of
 from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners
@@ -113,10 +112,7 @@ class Judge:
         """Return the verdict of one run of the judge, in a trace of its own that links to what is judged."""
         run = new_run(self._configuration, conversation((), Message("user", material)), None, {})
         if scored.trace_id and scored.span_id:
-            judged = SpanContext(
-                int(scored.trace_id, 16), int(scored.span_id, 16), is_remote=True, trace_flags=TraceFlags(1)
-            )
-            pausing_of(run).links = (judged,)
+            pausing_of(run).links = (context_of(scored),)
         result = await execute(run)
         if result.output is None:
             raise NoVerdict(self.agent, result.stop_reason)

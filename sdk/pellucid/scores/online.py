@@ -24,7 +24,7 @@ from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run, Setup
 from pellucid.scores.evidence import Evidence, evidence_of, question_of, since_question, tool_uses
 from pellucid.scores.record import record
-from pellucid.scores.scored import Score, Scored
+from pellucid.scores.scored import Score, Scored, of_run
 from pellucid.scores.scoring import Scorer, check_scorer, scores_of
 from pellucid.semconv.names import AGENT_NAME
 from pellucid.semconv.scores import EVALUATION_DROPPED, EVALUATION_REASON
@@ -203,15 +203,8 @@ def _offer(scorers: Sequence[Scorer], run: Run, outcome: RunResult[Any] | Except
 
 def _scored(run: Run, model: str) -> Scored:
     scope = run.scope
-    has_trace = bool(int(scope.trace_id, 16))
-    return Scored(
-        trace_id=scope.trace_id if has_trace else "",
-        span_id=scope.span_id if has_trace else "",
-        run_id=scope.run_id,
-        agent=scope.agent,
-        version=run.setup.version or "",
-        model=model,
-    )
+    about = {"run_id": scope.run_id, "agent": scope.agent, "version": run.setup.version or "", "model": model}
+    return of_run(scope.trace_id, scope.span_id, **about)
 
 
 def _failed(

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext
 
 from pellucid.events import Event
 from pellucid.feature_events import ScoreRecorded
 from pellucid.run.outcomes import RunResult
-from pellucid.scores.scored import Score, Scored, scored_of
+from pellucid.scores.scored import Score, Scored, context_of, scored_of
 from pellucid.semconv.names import AGENT_NAME, AGENT_VERSION, ERROR_TYPE, REQUEST_MODEL, RESPONSE_ID
 from pellucid.semconv.scores import (
     EVALUATION_BY,
@@ -66,12 +66,7 @@ def record(scored: Scored, score: Score, telemetry: Pipeline | None = None, span
     """Record a score. Args: span: What is judged, if it may still be open."""
     heard = late_listeners(scored.agent)
     scope = Scope(agent=scored.agent, run_id=scored.run_id, pipeline=telemetry, listeners=heard)
-    context = SpanContext(
-        int(scored.trace_id or "0", 16),
-        int(scored.span_id or "0", 16),
-        is_remote=True,
-        trace_flags=TraceFlags(bool(scored.span_id)),
-    )
+    context = context_of(scored)
     explanation = scope.text(score.explanation, MAX_EXPLANATION) if score.explanation is not None else None
     facts = {
         EVALUATION_NAME: score.name,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from inspect import signature
 from typing import Any, Final
 
 from pellucid.errors import ConfigError
-from pellucid.scores.evidence import EVIDENCE
 from pellucid.scores.scored import Scored
-from pellucid.scores.scoring import Scorer, check_recorded, check_scorer, name_of, signature_of
+from pellucid.scores.scoring import Scorer, check_recorded, check_scorer, name_of, needed_by, signature_of
 
 _RANDOM: Final = 14
 """Last hexadecimal digits of a trace id, which W3C Trace Context says are random."""
@@ -42,7 +40,7 @@ class Sampled:
         check_scorer(scorer)
         self.name = name_of(scorer)
         self.share, self.scorer = share, scorer
-        self._needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
+        self._needed = needed_by(scorer)
         self.__signature__ = signature_of(*self._needed, "scored", "missing")
 
     def __call__(self, **facts: Any) -> object:

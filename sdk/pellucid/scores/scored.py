@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opentelemetry.trace import Span, SpanContext, format_span_id, format_trace_id
+from opentelemetry.trace import Span, SpanContext, TraceFlags, format_span_id, format_trace_id
 
 from pellucid.errors import ConfigError
 from pellucid.events import Event
@@ -114,14 +114,8 @@ def scored_of(judged: RunResult[Any] | Span | SpanContext | Event | Scored) -> S
         case Scored():
             return judged
         case RunResult():
-            has_trace = bool(int(judged.trace_id, 16))
-            return Scored(
-                trace_id=judged.trace_id if has_trace else "",
-                span_id=judged.span_id if has_trace else "",
-                run_id=judged.run_id,
-                agent=judged.agent,
-                version=judged.agent_version,
-            )
+            about = {"run_id": judged.run_id, "agent": judged.agent, "version": judged.agent_version}
+            return of_run(judged.trace_id, judged.span_id, **about)
         case Event():
             return Scored(trace_id=judged.trace_id, span_id=judged.span_id, run_id=judged.run_id, agent=judged.agent)
         case Span():
@@ -131,6 +125,21 @@ def scored_of(judged: RunResult[Any] | Span | SpanContext | Event | Scored) -> S
         case SpanContext():
             return _of_context(judged)
     raise ConfigError(f"score: {type(judged).__name__} is no result, span, event or Scored")
+
+
+def of_run(trace_id: str, span_id: str, **facts: str) -> Scored:
+    """Return a run as what a score is about. Args: trace_id, span_id: All zero if nothing was traced."""
+    return Scored(trace_id=trace_id, span_id=span_id, **facts) if int(trace_id, 16) else Scored(**facts)
+
+
+def context_of(scored: Scored) -> SpanContext:
+    """Return the context of the span that a score is about; invalid ids where none is known."""
+    return SpanContext(
+        int(scored.trace_id or "0", 16),
+        int(scored.span_id or "0", 16),
+        is_remote=True,
+        trace_flags=TraceFlags(bool(scored.span_id)),
+    )
 
 
 _FACTS: Final = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, Signature, isawaitable, iscoroutinefunction, signature
 from typing import Final, TypeAlias
@@ -103,13 +103,18 @@ class NotRecorded(PellucidError):
     error_type = "content_not_recorded"
 
 
-def check_recorded(needed: Iterable[str], missing: frozenset[str]) -> None:
-    """Check that a recording has what a scorer needs.
+def needed_by(scorer: Scorer) -> list[str]:
+    """Return the attributes of `Evidence` that a scorer names."""
+    return [name for name in signature(scorer).parameters if name in EVIDENCE]
+
+
+def check_recorded(needed: Collection[str], missing: frozenset[str]) -> None:
+    """Check that a recording has what a scorer needs, unless the scorer looks at what is missing itself.
 
     Raises:
         NotRecorded: it does not.
     """
-    if lacking := missing.intersection(needed):
+    if (lacking := missing.intersection(needed)) and "missing" not in needed:
         raise NotRecorded(
             f"{', '.join(sorted(lacking))}: the recording has only a part, or nothing; record with "
             "CapturePolicy('redacted'), the default, and raise its max_bytes if content was cut"
@@ -117,9 +122,8 @@ def check_recorded(needed: Iterable[str], missing: frozenset[str]) -> None:
 
 
 async def _call(name: str, scorer: Scorer, evidence: Evidence) -> object:
-    needed = [name for name in signature(scorer).parameters if name in EVIDENCE]
-    if "missing" not in needed:
-        check_recorded(needed, evidence.missing)
+    needed = needed_by(scorer)
+    check_recorded(needed, evidence.missing)
     call = partial(scorer, **{name: getattr(evidence, name) for name in needed})
     if iscoroutinefunction(scorer) or iscoroutinefunction(getattr(scorer, "__call__", None)):  # noqa: B004
         return await call()  # type: ignore[misc]

@@ -28,7 +28,7 @@ EVALUATION_DROPPED: Final = Metric(
     "counter",
     "{run}",
     "pellucid.evaluation.dropped",
-    "Runs that the scorers of their agent did not score.",
+    "Runs that the scorers of their agent did not score, or not all of them.",
     (AGENT_NAME, EVALUATION_REASON),
 )
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, ConfigError, ToolCall, tool
-from pellucid.scores import Evidence, Score, Scored, ToolUse, scores_of
+from pellucid.scores import Evidence, Sampled, Score, Scored, ToolUse, no_tool_errors, scores_of, tool_called
 from pellucid.scores.evidence import evidence_of
 from pellucid.scores.scoring import check_scorer
 from pellucid.scores.threads import MOST_STUCK
@@ -117,6 +117,14 @@ async def test_the_evidence_of_a_result_has_question_answer_and_calls() -> None:
     assert (evidence.input, evidence.output, evidence.iterations) == ("What does the lamp cost?", "12 euros", 2)
     assert evidence.tools == (ToolUse(name="price", arguments={"item": "lamp"}, result="lamp: 12 euros"),)
     assert evidence.scored.run_id == result.run_id
+
+
+async def test_a_scorer_of_a_share_sees_what_is_missing_as_it_does_alone() -> None:
+    """One that looks at what is missing itself is called; another one gives an error."""
+    uses = (ToolUse(name="price", arguments={}),)
+    evidence = Evidence(scored=Scored(run_id="r"), tools=uses, missing=frozenset({"tools"}))
+    for scorer in (tool_called("price"), no_tool_errors, lambda tools: not tools):
+        assert await scores_of([Sampled(1, scorer)], evidence) == await scores_of([scorer], evidence)
 
 
 async def test_a_scorer_whose_calls_never_return_is_not_called_for_ever() -> None:
