@@ -16,6 +16,7 @@ from pellucid.semconv.budgets import BUDGET_NAME
 from pellucid.semconv.scores import EVALUATION_NAME
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import Record, Thresholds, all_groups
+from pellucid_dashboards.rules.upkeep import SERVICES
 from pellucid_exporters.alerting.definition import Context
 from support.observatory import TRACES, Observatory, observatory
 
@@ -104,8 +105,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observatory]:
         prometheus = running.prometheus
         exemplars = f'{{__name__=~"{series(semconv.HUB_LISTING_DURATION)}.*", {HUB}="hanging"}}'
         prometheus.until(lambda: prometheus.exemplars(exemplars))
-        seen = f"count(count by (job) ({series(semconv.COMPOSE_DURATION, '_count')}))"
-        prometheus.until(lambda: prometheus.value(seen) == len(running.applications))
+        # Recorded, not only scraped: a service that ends before the rule has run was never there.
+        prometheus.until(lambda: prometheus.value(f"count({SERVICES})") == len(running.applications))
         running.go_wrong()
         yield running
 

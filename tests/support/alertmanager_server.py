@@ -43,8 +43,15 @@ class Webhook:
         """Return the first notification that is wanted, waiting for it."""
         with self._news:
             if not self._news.wait_for(lambda: any(map(wanted, self._told)), timeout):
-                pytest.fail(f"not told in {timeout:g} s; told was {self._told}")
+                pytest.fail(f"not told in {timeout:g} s; of each alert, told last was:\n{self._summary()}")
             return next(filter(wanted, self._told))
+
+    def _summary(self) -> str:
+        alerts = [alert for notification in self._told for alert in notification.get("alerts", ())]
+        if not alerts:
+            return json.dumps(self._told)  # in the format of a chat
+        last = {json.dumps(alert["labels"]): alert["status"] for alert in alerts}
+        return "\n".join(f"{status} {labels}" for labels, status in sorted(last.items()))
 
 
 @contextmanager
