@@ -60,7 +60,7 @@ def quantiles(seconds: Sequence[float]) -> str:
 async def completions(url: str, rounds: int, number: int, clients: int) -> None:
     """Print completions through the server beside the baseline, in turns."""
     tokens = CallTokens(KEY)
-    rates: dict[str, list[float]] = {"baseline": [], "pellucid serve": []}
+    rates: dict[str, list[float]] = {"baseline": [], "same writes": [], "pellucid serve": []}
     costs: dict[str, list[float]] = {name: [] for name in rates}
     waits_of: dict[str, list[float]] = {name: [] for name in rates}
     with psycopg.connect(url, autocommit=True) as connection:
@@ -70,19 +70,22 @@ async def completions(url: str, rounds: int, number: int, clients: int) -> None:
         with (
             listening(*SERVE, "--store", url) as ours,
             listening("bench.baseline", "--store", url) as baseline,
+            listening("bench.baseline", "--store", url, "--same") as same,
         ):
             for round_number in range(rounds + 1):
                 ids = copy(connection, template, next(prefixes), number)
+                others = copy(connection, template, next(prefixes), number)
                 connection.cursor().executemany("INSERT INTO raw (id) VALUES (%s)", [(id_,) for id_ in ids])
                 authorization = {id_: tokens.issue(f"async_tool_{id_}", id_) for id_ in ids}
                 requests = {
                     "baseline": [post(f"/async-tools/{id_}/complete", BODY) for id_ in ids],
+                    "same writes": [post(f"/async-tools/async_tool_{id_}/complete", BODY) for id_ in others],
                     "pellucid serve": [
                         post(f"/async-tools/async_tool_{id_}/complete", BODY, f"Authorization: Bearer {token}\r\n")
                         for id_, token in authorization.items()
                     ],
                 }
-                for name, (pid, port) in (("baseline", baseline), ("pellucid serve", ours)):
+                for name, (pid, port) in (("baseline", baseline), ("same writes", same), ("pellucid serve", ours)):
                     before = processor_time(pid)
                     seconds, took = await send(port, requests[name], clients)
                     if round_number > 0:  # the first one opens connections
@@ -90,11 +93,16 @@ async def completions(url: str, rounds: int, number: int, clients: int) -> None:
                         costs[name].append((processor_time(pid) - before) / number)
                         waits_of[name] += took
     for name, values in rates.items():
-        ratio = statistics.median(one / raw for one, raw in zip(values, rates["baseline"], strict=True))
+        beside = ", ".join(f"{_ratio(costs[name], costs[other]):.2f} of {other}" for other in rates if other != name)
         print(
-            f"{name:15} {clients:3} clients {statistics.median(values):6.0f} /s {ratio:5.2f} of baseline   "
-            f"{statistics.median(costs[name]) * 1000:6.3f} ms of processor time each   {quantiles(waits_of[name])}"
+            f"{name:15} {clients:3} clients {statistics.median(values):6.0f} /s   {quantiles(waits_of[name])}\n"
+            f"{'':15} {statistics.median(costs[name]) * 1000:6.3f} ms of processor time each: {beside}"
         )
+
+
+def _ratio(costs: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median ratio of what was measured in turns."""
+    return statistics.median(cost / other for cost, other in zip(costs, others, strict=True))
 
 
 async def continuations(name: str, url: str, number: int, queue: str | None = None) -> None:
