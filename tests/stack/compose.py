@@ -24,13 +24,13 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from stack.servers import SERVERS
+from stack.servers import LOKI, SERVERS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 SERVICES: Final[Mapping[str, Mapping[str, Any]]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 PROGRAMS: Final = {
     **{name: server.program(name) for server in SERVERS for name in server.packages},
-    "loki": Path(__file__).with_name("loki.py"),
+    "loki": LOKI.program("loki") if LOKI.is_built else Path(__file__).with_name("loki.py"),
 }
 ENTRYPOINTS: Final = {
     "otel-collector": PROGRAMS["otelcol-contrib"],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Stand-in for Loki, whose module does not build by itself: it takes logs at /otlp, and tells which it has.
+"""Stand-in for Loki, which takes long to build: it takes logs at /otlp, and tells which it has.
 
 `loki.py --config.file=FILE` listens where the configuration says; `-health -health.url=URL` asks whether it does.
 GET /received returns the records as JSON.

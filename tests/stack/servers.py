@@ -1,7 +1,8 @@
 """The servers of docker-compose.yml as programs, built from their Go modules into a cache.
 
-`python -m stack.servers` builds what is missing; with `--built` it only says whether anything is. The cache is
-`$XDG_CACHE_HOME/pellucid/stack`, usually below `~/.cache`, and can be removed at any time.
+`python -m stack.servers` builds what is missing, and `python -m stack.servers loki` Loki, too; with `--built` it only
+says whether anything is missing. The cache is `$XDG_CACHE_HOME/pellucid/stack`, usually below `~/.cache`, and can be
+removed at any time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -67,6 +68,8 @@ class Server:
         placeholders: Files that a release embeds and a module has not, such as pages made by Node.js.
         tags: Go's build tags.
         manifest: What the collector's builder makes it of; kept beside the program, which is built anew if it differs.
+        published: Modules that it replaces by folders of its repository, which its own module has not; the published
+            ones are taken.
     """
 
     service: str
@@ -77,6 +80,7 @@ class Server:
     placeholders: Mapping[str, str] = field(default_factory=dict)
     tags: str = ""
     manifest: str = ""
+    published: Sequence[str] = ()
 
     @property
     def folder(self) -> Path:
@@ -131,7 +135,17 @@ SERVERS: Final = (
         {"ui/app/dist/index.html": "<!doctype html>"},
     ),
 )
-"""All services of others but Grafana, whose module Go's proxy does not serve, and Loki, whose module lacks a part."""
+"""All services of others but Loki, and Grafana, whose module Go's proxy does not serve."""
+
+LOKI: Final = Server(
+    "loki",
+    "3.7.8",
+    "github.com/grafana/loki/v3",
+    "v3.7.8",
+    {"loki": "./cmd/loki"},
+    published=("github.com/grafana/loki/pkg/push",),
+)
+"""Takes longer to build than all others together: only when it is asked for."""
 
 
 def missing() -> list[str]:
@@ -152,12 +166,16 @@ def build(server: Server) -> None:
             _generate_collector(server, source)
         else:
             _copy_module(server, source)
+        for module in server.published:
+            _go("mod", "edit", f"-dropreplace={module}", cwd=source)
         for name, text in server.placeholders.items():
             file = source / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
         for name, package in server.packages.items():
-            _go("build", "-ldflags=-s -w", f"-tags={server.tags}", "-o", f"{folder}/bin/{name}", package, cwd=source)
+            sums = ["-mod=mod"] if server.published else []  # go.sum has none of them
+            output = ("-o", f"{folder}/bin/{name}")
+            _go("build", *sums, "-ldflags=-s -w", f"-tags={server.tags}", *output, package, cwd=source)
         server.folder.mkdir(parents=True, exist_ok=True)
         for name in server.packages:
             shutil.move(f"{folder}/bin/{name}", server.program(name))
@@ -212,15 +230,20 @@ def _environment() -> dict[str, str]:
 
 
 def main(*arguments: str) -> int:
-    """Build what is missing, and print how long it took and how much memory; `--built` only says what is missing."""
+    """Build what is missing, and print how long it took and how much memory.
+
+    Args:
+        arguments: `--built` to print only what is missing; `loki` to build it, too.
+    """
     if arguments == ("--built",):
         if missing():
             print(f"The stack is not tried here: not built are {', '.join(missing())}; `make test-stack` builds them.")
         return 1 if missing() else 0
-    if shutil.which("go") is None and missing():
+    servers = [*SERVERS, LOKI] if arguments == (LOKI.service,) else SERVERS
+    if shutil.which("go") is None and not all(server.is_built for server in servers):
         print("building the servers of the stack: the program 'go' is not installed: https://go.dev/doc/install")
         return 1
-    for server in SERVERS:
+    for server in servers:
         if server.is_built:
             print(f"{server.service} {server.release}: built before")
             continue
