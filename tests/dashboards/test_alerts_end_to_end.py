@@ -37,7 +37,7 @@ THRESHOLDS: Final = Thresholds(
     tool_failing_min=3.0,
     server_slow_min=5.0,
     server_hanging_after=2.0,
-    cache_misses_min=10.0,
+    cache_misses_min=3.0,
     score_objectives=("correct=0.8",),
     dashboard_base="https://grafana.example",
     runbook_base="https://docs.example/runbooks.md",
