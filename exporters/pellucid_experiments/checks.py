@@ -1,4 +1,4 @@
-"""What is checked before an experiment asks anything."""
+"""Checks before an experiment asks anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment will cost at about: the recorded tokens of its cases at the prices of its candidates."""
+"""Estimated cost of an experiment: the recorded tokens of its cases at the prices of its candidates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pellucid_replay import Recording
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What trials will cost at about. It supposes that they take the tokens of the recorded runs, nested runs included.
+    """Estimated cost of trials. It supposes that they take the tokens of the recorded runs, nested runs included.
 
     Attributes:
         cost: US dollars of those that can be estimated; scorers are not among them.

@@ -99,7 +99,7 @@ class Experiment:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What it consists of; a journal is resumed with the same only."""
+        """Contents of the experiment; a journal is resumed with the same only."""
         return {
             "name": self.name,
             "cases": {case.id: fingerprint(case) for case in self._cases},

@@ -24,7 +24,7 @@ class ExperimentOptions(TypedDict, total=False):
     """Recording that answers for hubs and tools, such as a `StoreReader`; without one, they are called."""
 
     live: Collection[str]
-    """What is called in spite of `replay`: `tool:<name>`, `hub:<provider id>`."""
+    """Parts that are called in spite of `replay`: `tool:<name>`, `hub:<provider id>`."""
 
     repeat: int
     """How often each case is asked of each candidate; 1 by default."""

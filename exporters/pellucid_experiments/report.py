@@ -70,7 +70,7 @@ class CaseMean:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What an experiment found.
+    """Results of an experiment.
 
     Attributes:
         name: Name of the experiment.

@@ -1,4 +1,4 @@
-"""What a report says, as tables and notes: for a terminal, for Markdown."""
+"""Contents of a report as tables and notes, for a terminal and for Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What means of few cases are worth: intervals and paired tests, by resampling, with a fixed seed.
+"""Intervals and paired tests of means of few cases, by resampling, with a fixed seed.
 
 All of them take one number for each case, the mean of its repeats: runs of one case resemble each other, and would make
 intervals too narrow if they counted each for itself.
@@ -31,7 +31,7 @@ _LEVEL: Final = 0.95
 _ROUNDING: Final = 1e-12
 
 TOLERANCE: Final = 1e-9
-"""What rounding may take from a mean: less is no difference, for gates and comparisons."""
+"""Rounding error of a mean: less is no difference, for gates and comparisons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ TrialStatus: TypeAlias = Literal["judged", "failed", "not_replayable", "budget",
 
 
 class Planned(NamedTuple):
-    """What is to be asked: a case, of a candidate, for the which time, from 1 on."""
+    """Question to ask: a case of a candidate, and the number of the repetition, from 1."""
 
     case: Case
     candidate: str

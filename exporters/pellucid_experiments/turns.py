@@ -13,7 +13,7 @@ from pellucid_experiments.trials import Planned, Trial, not_run
 
 
 class Turns:
-    """What the workers of an experiment share.
+    """State that the workers of an experiment share.
 
     Each call in flight reserves its longest answer in the budget, so that runs are refused because of others before the
     money is spent. The first one that is refused ends this: from then on, cases are asked one by one.

@@ -82,7 +82,7 @@ def differences(
 
 
 class _Options(NamedTuple):
-    """What is compared, and the tools of both sides."""
+    """Sides of the comparison, and the tools of both."""
 
     has_request: bool
     has_ids: bool

@@ -56,7 +56,7 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     """Bounds of each run."""
 
     budget: BudgetOption
-    """What the runs may spend on models together with others: a `Budget`, a sequence of them, or a function of the
+    """Limit of what the runs spend on models together with others: a `Budget`, a sequence of them, or a function of the
     context that returns some or None, such as a tenant's.
 
     The function is called once in each run, before its first model call, with a `ToolContext` that belongs to no call;
@@ -105,13 +105,13 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     """Lock file of the tools that the `providers` may list, made by `pellucid tools lock`; none unless given."""
 
     on_change: Literal["refuse", "report"]
-    """What to do with a tool that differs from the lock file or is not in it; `refuse` unless given.
+    """Treatment of a tool that differs from the lock file or is not in it; `refuse` unless given.
 
     `refuse` withholds it: the run goes on without the tool. `report` offers it. Both emit `tools.redefined`.
     """
 
     on_stale: Literal["serve", "fail"]
-    """What to do when a hub that this run has listed cannot be listed again; `serve` unless given.
+    """Reaction when a hub that this run has listed cannot be listed again; `serve` unless given.
 
     `serve` goes on with the hub's last tools until it answers or the pass ends; the run is degraded. Errors of
     the kind `auth` end the run all the same; so does a provider that `gated_tools` wraps. `fail` ends the run.

@@ -1,4 +1,4 @@
-"""What `module_names.renamed` does when an old name is used: warn, and convert the value. Imported then."""
+"""Use of an old name, for `module_names.renamed`: warn, and convert the value. Imported then."""
 
 from __future__ import annotations
 

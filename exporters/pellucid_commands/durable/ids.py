@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pellucid.durable import RunStore
 
 _SHORT: Final = re.compile(r"(?:async_tool_|approval_)?[0-9a-f][0-9a-f-]{3,}")
-"""What may be the beginning of an id that Pellucid has made."""
+"""Pattern of the beginning of an id that Pellucid has made."""
 _MADE: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{20}|((?:async_tool_|approval_)[0-9a-f]{8})[0-9a-f-]{24,}")
 _NAMED: Final = 5
 """Ids that an error names."""

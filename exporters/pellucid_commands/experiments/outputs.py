@@ -1,4 +1,4 @@
-"""What `pellucid experiment` prints and writes, and its exit code."""
+"""Output of `pellucid experiment`, and its exit code."""
 
 from __future__ import annotations
 

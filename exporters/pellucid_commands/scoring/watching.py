@@ -38,7 +38,7 @@ JUDGES: Final = "judge."
 
 _ENDED: Final = frozenset({COMPLETED, FAILED, TIMEOUT})
 _PASSING: Final = (OSError, sqlite3.Error)
-"""What passes: a store that is busy, or full."""
+"""Transient errors: a store that is busy, or full."""
 
 _PAGE: Final = 500
 _MARGIN: Final = 300 * 10**9

@@ -1,4 +1,4 @@
-"""What scorers see of a recorded run."""
+"""Evidence of a recorded run, for scorers."""
 
 from __future__ import annotations
 

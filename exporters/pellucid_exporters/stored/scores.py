@@ -56,7 +56,7 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreCondition:
-    """What the newest score of a name has to be, such as `correct<0.5`, `thumb=down`, or `correct`: that there is one.
+    """Condition on the newest score of a name, such as `correct<0.5`, `thumb=down`, or `correct`: that there is one.
 
     Attributes:
         operator: One of `OPERATORS`; empty for any score.
@@ -69,7 +69,7 @@ class ScoreCondition:
 
     @property
     def column(self) -> str:
-        """What is compared: `value` or `label`."""
+        """Compared member: `value` or `label`."""
         return "label" if isinstance(self.value, str) else "value"
 
     @classmethod

@@ -52,7 +52,7 @@ class InputRequired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What a call in a run does about questions.
+    """Questions of a call in a run.
 
     Attributes:
         can_pause: Whether the run may pause for them.

@@ -16,7 +16,7 @@ _ROUNDING: Final = 1 + 1e-9
 
 
 class Amounts(NamedTuple):
-    """What model calls use.
+    """Amounts that model calls use.
 
     Attributes:
         cost: US dollars.
@@ -41,7 +41,7 @@ NO_AMOUNTS: Final = Amounts()
 
 
 class Need(NamedTuple):
-    """What a call needs, and what follows it.
+    """Amounts that a call needs, and those after it.
 
     Attributes:
         least: What must remain.

@@ -37,7 +37,7 @@ class BudgetError(PellucidError):
 @explained
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What many runs may spend on models together, in a calendar period in UTC.
+    """Limit of what many runs spend on models together, in a calendar period in UTC.
 
     ```python
     agent = Agent("support", model=model, budget=Budget("support", cost=20, per="day"))
@@ -112,7 +112,7 @@ BudgetOption: TypeAlias = "_Budgets | Callable[[BudgetContext], _Budgets | Await
 
 
 NOT_A_BUDGET: Final = "is not a Budget; give one, a sequence of them, or a function of the context that returns some"
-"""What errors say of another value."""
+"""Text of errors about another value."""
 
 
 def budgets_of(value: object) -> tuple[Budget, ...] | None:

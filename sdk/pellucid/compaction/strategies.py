@@ -17,7 +17,7 @@ LEAST: Final = 512
 
 
 class Strategy(Protocol):
-    """What leaves something out of a request: an object with one method.
+    """Way to leave something out of a request: an object with one method.
 
     It gets old messages, the oldest first, until the request fits: a message of the user, or an answer of the model
     with the results of its calls. A strategy whose attribute `of_turns` is true gets whole turns instead, and of the

@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(slots=True)
 class Cut:
-    """What one strategy has left out in one cut.
+    """Messages that one strategy has left out in one cut.
 
     Attributes:
         strategy: Name of its class.
@@ -86,7 +86,7 @@ class Cut:
 
 
 class View:
-    """What requests have of a conversation.
+    """Part of a conversation that requests have.
 
     Attributes:
         steps: The steps that are left, oldest first.

@@ -1,4 +1,4 @@
-"""What a server says of its tools."""
+"""Annotations of tools from a server."""
 
 from __future__ import annotations
 

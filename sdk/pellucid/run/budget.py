@@ -53,7 +53,7 @@ def limits_of(limits: Any) -> Amounts:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What counts against the limits of one run: its calls, those of its sub-agents, and those before it was resumed.
+    """Amounts against the limits of one run: its calls, those of its sub-agents, and those before it was resumed.
 
     Attributes:
         limits: The limits.
@@ -74,7 +74,7 @@ class Account:
 
 
 class SharedAccount(Protocol):
-    """What a run knows of a budget that it shares with other runs."""
+    """Share of a run in a budget of many runs."""
 
     @property
     def key(self) -> object:
@@ -98,7 +98,7 @@ class SharedAccount(Protocol):
 
 
 Grant: TypeAlias = tuple[Account, Amounts, SharedAccount]
-"""What a shared budget has reserved for a call, with what the call leaves of that."""
+"""Reservation in a shared budget for a call, and the part that the call leaves."""
 
 SHARED: Final = "budget"
 """Reason why a run ends that has reached a limit of a budget that it shares with other runs."""
@@ -145,7 +145,7 @@ class Admitted:
 
 
 class RunBudget:
-    """What a run may still spend on models.
+    """Allowance of a run for models.
 
     Attributes:
         own: Account of the run, if it has limits of its own.
@@ -175,7 +175,7 @@ class RunBudget:
 
     @property
     def spent(self) -> dict[str, float]:
-        """What the account of the run has, and how many tokens the vendor counted last, for a checkpoint."""
+        """State of the run's account, and the tokens that the vendor counted last, for a checkpoint."""
         count = self.count
         counted = {"counted": count.counted, "seen": count.seen} if count.counted is not None else {}
         return {**(self.own.used if self.own is not None else {}), **counted}

@@ -1,4 +1,4 @@
-"""What this process knows of shared budgets: their gauges, and a counter of the calls that they refused."""
+"""Metrics of shared budgets in this process: their gauges, and a counter of the calls that they refused."""
 
 from __future__ import annotations
 

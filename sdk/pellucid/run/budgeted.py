@@ -72,7 +72,7 @@ class BudgetedInference(Inference):
 
     @property
     def budget(self) -> RunBudget:
-        """What the run may still spend."""
+        """Allowance of the run."""
         budget = self.run.nesting.budget
         assert budget is not None
         return budget

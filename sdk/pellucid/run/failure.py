@@ -1,4 +1,4 @@
-"""What the error of a run carries: the conversation to continue from, and what was spent until then."""
+"""Contents of a run's error: the conversation to continue from, and the usage until then."""
 
 from __future__ import annotations
 

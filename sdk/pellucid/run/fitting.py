@@ -81,7 +81,7 @@ class Fitting:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What requests leave out, for a checkpoint."""
+        """Messages that requests leave out, for a checkpoint."""
         if not (self._view.left_out or self._reads):
             return {}
         return {"cuts": self._view.boundaries, "ratio": self._ratio, "summary": self._summary}

@@ -117,7 +117,7 @@ class SharedBudget:
 
 
 class SharedRunBudget(RunBudget):
-    """What a run may spend that shares budgets with other runs.
+    """Allowance of a run that shares budgets with other runs.
 
     Raises:
         ConfigError: its option `budget` is not one.

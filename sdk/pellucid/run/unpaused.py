@@ -1,4 +1,4 @@
-"""What the loop asks about pauses, answered for a run that waits for nobody."""
+"""State of pauses for a run that waits for nobody."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MOST: Final = 10_000
 
 
 class Unsettled(NamedTuple):
-    """What a call has used."""
+    """Amounts that a call has used."""
 
     reservation_id: str
     used: Amounts

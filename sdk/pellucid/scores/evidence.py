@@ -1,4 +1,4 @@
-"""What scorers see of a run."""
+"""Evidence of a run, for scorers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SpanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What scorers see of a run: a scorer names what it needs in its parameters.
+    """Evidence of a run: a scorer names the parts that it needs in its parameters.
 
     Attributes:
         scored: What the score is about: ids of the run and its span, agent, version and model.

@@ -1,4 +1,4 @@
-"""What a score is, and what it is about."""
+"""A score, and the ids of the subject that it is about."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LENGTHS: Final = {"trace_id": 32, "span_id": 16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a score is about: a span, a run, or an answer, by the ids that are known.
+    """Subject of a score: a span, a run, or an answer, by the ids that are known.
 
     Attributes:
         trace_id: 32 hexadecimal digits; empty if unknown.

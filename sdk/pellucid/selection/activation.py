@@ -85,7 +85,7 @@ class Activation:
 
     @property
     def way_out(self) -> str:
-        """What the model reads if it discovers or calls a tool that it does not have after that."""
+        """Text for the model if it then discovers or calls a tool that it does not have."""
         return (
             f"the limit of {self.max_discoveries} iterations that only discover tools is reached. "
             "Call one of the tools that you have, or answer."

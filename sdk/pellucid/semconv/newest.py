@@ -52,4 +52,4 @@ RENAMED: Final = {
     TIME_TO_FIRST_CHUNK.name: "gen_ai.client.inference.time_to_first_chunk",
     TIME_PER_OUTPUT_CHUNK.name: "gen_ai.client.inference.time_per_output_chunk",
 }
-"""What metrics of release 1.41 are called there."""
+"""Names there of metrics of release 1.41."""

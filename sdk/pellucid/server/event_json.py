@@ -55,7 +55,7 @@ _PUBLIC_APPROVAL: Final = ("approvalId", "toolCallId", "toolName", "expiresAt")
 
 
 class EventView:
-    """What a client gets of a run.
+    """View of a run that a client gets.
 
     Args:
         select: See `Select`.

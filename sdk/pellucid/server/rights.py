@@ -11,7 +11,7 @@ from pellucid.context import Identity
 from pellucid.durable import RunState
 
 Action: TypeAlias = Literal["submit", "read", "list", "cancel", "decide", "settle", "retry", "score"]
-"""What a request does: submit a run, read it, list runs, cancel one, decide about its approvals, settle an external
+"""Action of a request: submit a run, read it, list runs, cancel one, decide about its approvals, settle an external
 call without the token of that call, retry: continue a run that has ended, or send its state to the callback URL again,
 or score a run."""
 

@@ -19,7 +19,7 @@ MAX_KNOWN: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ScoreGrant:
-    """What a token allows: one score of each name of one run, until it expires.
+    """Grant of a token: one score of each name of one run, until it expires.
 
     Attributes:
         run_id: Id of the durable run.

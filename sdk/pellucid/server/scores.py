@@ -56,7 +56,7 @@ class ScoreBody(Body):
 
 
 class ScoreTokenBody(Body):
-    """What a token is for: the names of scores, who judges, and for how many seconds."""
+    """Names of the scores that a token allows, who judges, and its lifetime in seconds."""
 
     names: list[Word] = Field(default=["thumb"], min_length=1, max_length=MAX_NAMES)
     by: Word | None = None

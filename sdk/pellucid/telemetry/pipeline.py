@@ -105,7 +105,7 @@ _captures: Final[list[Pipeline]] = []
 Settle: TypeAlias = Callable[[Pipeline | None, float, bool], bool]
 
 unsettled: Final[list[Settle]] = []
-"""What still makes telemetry in the background, such as scores; see `settle`."""
+"""Background work that still makes telemetry, such as scores; see `settle`."""
 
 
 def settle(pipeline: Pipeline | None, within: float, *, is_last: bool = False) -> bool:

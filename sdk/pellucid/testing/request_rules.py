@@ -21,7 +21,7 @@ _ALLOWED: Final = {
     "tool": {"results"},
     "user": {"results", "content"},
 }
-"""What messages of a role may have."""
+"""Members that messages of a role may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

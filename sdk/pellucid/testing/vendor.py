@@ -52,7 +52,7 @@ class Hangs:
 
 
 Deed: TypeAlias = Answers | Fails | Hangs
-"""What the vendor does with one request."""
+"""Reaction of the vendor to one request."""
 
 
 class ScriptedVendor:

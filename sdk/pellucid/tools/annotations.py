@@ -1,4 +1,4 @@
-"""What a tool says of itself: hints, as trustworthy as the server that lists the tool."""
+"""Annotations of a tool: hints, as trustworthy as the server that lists the tool."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ToolIcon:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolAnnotations:
-    """What a tool says of itself, as MCP has it. These are hints: nobody has checked that they are true.
+    """Annotations of a tool, as MCP has them. These are hints: nobody has checked that they are true.
 
     Attributes:
         title: Name of the tool for people.

@@ -17,7 +17,7 @@ _FLAT: Final = Validator(
         },
     }
 )
-"""What the protocol lets an answer be."""
+"""Answers that the protocol allows."""
 
 
 def issues_of(schema: JSONObject, answer: JSONObject) -> Sequence[str]:

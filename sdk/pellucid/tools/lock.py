@@ -46,7 +46,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Definition(NamedTuple):
-    """What a lock file has of a tool.
+    """Entry of a tool in a lock file.
 
     Attributes:
         digest: Hexadecimal digits of `Tool.fingerprint`.
@@ -113,7 +113,7 @@ class Difference:
 
     @property
     def change(self) -> Literal["changed", "new", "removed"]:
-        """What has happened to the tool."""
+        """Change of the tool."""
         return "new" if self.locked is None else "removed" if self.found is None else "changed"
 
     @property
@@ -123,7 +123,7 @@ class Difference:
 
     @cached_property
     def text(self) -> str:
-        """What has changed word by word: a line for each value that differs, after its place."""
+        """Lines of the change: one for each value that differs, after its place."""
         old, new = (side.parts() if side is not None else {} for side in (self.locked, self.found))
         places = [place for place in dict.fromkeys([*old, *new]) if old.get(place) != new.get(place)]
         lines = [

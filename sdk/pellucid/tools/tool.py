@@ -46,7 +46,7 @@ Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
 """Where an asynchronous call runs: in the background of the run, or in another process."""
 
 OnInvalidOutput: TypeAlias = Literal["error", "report"]
-"""What to do with a result that does not fit the output schema: withhold it, or let it through with an event."""
+"""Treatment of a result that does not fit the output schema: withhold it, or let it through with an event."""
 
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 NeedsApproval: TypeAlias = (
@@ -227,7 +227,7 @@ class Tool(Generic[DepsT_contra]):
 
     @cached_property
     def call_kind(self) -> CallKind:
-        """What decides through which links a call passes."""
+        """Traits that decide through which links a call passes."""
         return CallKind(isinstance(self, MetaTool), self.execution, self.serial, self.needs_approval is not False)
 
     @cached_property

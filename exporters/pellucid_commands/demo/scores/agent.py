@@ -22,7 +22,7 @@ CATALOGUE: Final = {
 REMEMBERED: Final = CATALOGUE | {
     "lamp": 12, "chair": 40, "desk": 110, "rug": 60, "shelf": 35, "sofa": 740, "stool": 25,
 }  # fmt: skip
-"""What the model has learned: seven prices have changed since."""
+"""Prices that the model has learned: seven have changed since."""
 
 INSTRUCTIONS: Final = {
     "1": "Answer in one sentence. Look each price up with the tool `price`.",

@@ -1,4 +1,4 @@
-"""What readers may do with a run."""
+"""Actions on a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pellucid_exporters.viewer.sessions import Actions
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What readers may do with a run.
+    """Actions of readers on a run.
 
     Attributes:
         actions: Who may.

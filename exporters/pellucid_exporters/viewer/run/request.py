@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """What a model call got.
+    """Request of a model call.
 
     Attributes:
         messages: Number of messages.

@@ -14,7 +14,7 @@ _FEW: Final = 400
 
 
 class Room:
-    """What is left of the elements and characters of a part of a page.
+    """Remaining elements and characters of a part of a page.
 
     Attributes:
         longest: Characters of one text that are shown.

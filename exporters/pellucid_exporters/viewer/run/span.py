@@ -1,4 +1,4 @@
-"""What pages show of a span: what was recorded in and out of a boundary, what happened in it, and why it failed."""
+"""Contents of a span on pages: recorded input and output, events, and the reason of a failure."""
 
 from __future__ import annotations
 

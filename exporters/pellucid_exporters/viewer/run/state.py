@@ -20,7 +20,7 @@ _LONGEST: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a page shows.
+    """State of a page.
 
     Attributes:
         span: Key of the selected span; see `RunTree.key`.

@@ -33,7 +33,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """What stands for it in an address."""
+        """Its key in an address."""
         return f"i{self.iteration or 0}"
 
 

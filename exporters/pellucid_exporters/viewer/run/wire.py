@@ -1,4 +1,4 @@
-"""What went over the wire in a call of an MCP server, from what its span or the one above it has recorded."""
+"""Request and answer of an MCP call on the wire, from its span or the one above it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _SECOND: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What the address says.
+    """Contents of an address.
 
     Attributes:
         given: Filters that are set, by their names in the address.

@@ -1,1 +1,1 @@
-"""What changes over time: trends, and the pages of conversations, users, tenants, tools and models."""
+"""Changes over time: trends, and the pages of conversations, users, tenants, tools and models."""

@@ -15,7 +15,7 @@ from pellucid.run.state import Setup
 from pellucid.tools.functions import name_of
 
 OnChange: TypeAlias = Literal["continue", "wait"]
-"""What becomes of a run whose agent has changed: another version continues it, or it waits for one that has not."""
+"""Treatment of a run whose agent has changed: another version continues it, or it waits for the same one."""
 
 DIGEST: Final = "agent_digest"
 """Member of journal entries and checkpoints: digest of the agent that wrote them."""

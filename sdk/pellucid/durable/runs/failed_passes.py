@@ -1,4 +1,4 @@
-"""What becomes of a run whose pass has failed: another attempt later, or its end."""
+"""Runs whose pass has failed: another attempt later, or the end."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pellucid.durable.store import CallKind, CallRecord, RunFilter, RunPage, Run
 
 
 class Operation:
-    """What operators ask of runs."""
+    """Methods for operators."""
 
     _store: RunStore
 

@@ -26,7 +26,7 @@ _MAX_TOKEN: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class CallGrant:
-    """What a token allows: to return the result of one call, until it expires.
+    """Grant of a token: to return the result of one call, until it expires.
 
     Attributes:
         result_id: Id of the call.

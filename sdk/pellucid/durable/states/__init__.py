@@ -1,1 +1,1 @@
-"""What callers, callbacks and queues know of a durable run: its state and events, also as JSON; its metrics."""
+"""State and events of a durable run for callers, callbacks and queues, also as JSON; its metrics."""

@@ -1,4 +1,4 @@
-"""What is known of a run, as operators read it."""
+"""Description of a run for operators."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pellucid.durable.store.values import Row, call_record, is_given_up, journal
 from pellucid.errors import ConversationBusy
 
 IfBusy: TypeAlias = Literal["refuse", "queue"]
-"""What becomes of a run that is submitted to a conversation with a run that has not ended."""
+"""Treatment of a run that is submitted to a conversation with an open run."""
 
 END: Final = 2**62
 """A place after all turns."""

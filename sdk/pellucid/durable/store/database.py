@@ -67,7 +67,7 @@ class Transaction:
 
     @property
     def changes(self) -> Changes:
-        """What other processes may want to know of the commit."""
+        """Changes of the commit that may concern other processes."""
         return Changes(tuple(self.due), tuple(key for channel, key in self.notifications if channel == "events"))
 
 

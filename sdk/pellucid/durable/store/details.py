@@ -1,4 +1,4 @@
-"""What a store knows of one run, for operators; without contents."""
+"""Details of one run, for operators; without contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StartedCall:
 
 @dataclass(frozen=True, slots=True)
 class JournalSummary:
-    """What is in the journal of a run.
+    """Summary of the journal of a run.
 
     Attributes:
         entries: Number of its entries.

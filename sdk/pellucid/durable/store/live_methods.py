@@ -27,7 +27,7 @@ _CLOCK_INTERVAL: Final = 60.0
 
 
 class LiveMethods(Transactions):
-    """What readers of a run need while they wait, and the time of the database."""
+    """Methods for readers of a run that wait, and the time of the database."""
 
     _clock: tuple[float, float] | None = None
 

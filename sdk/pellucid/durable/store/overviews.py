@@ -20,7 +20,7 @@ from pellucid.text import excerpt
 from pellucid.types import JSONObject, JSONValue
 
 RunFilter: TypeAlias = RunStatus | Literal["open"]
-"""What `list` can be asked for; `open` is all that has not ended."""
+"""Statuses by which `list` filters; `open` is all that has not ended."""
 
 STATUSES: Final[tuple[RunFilter, ...]] = (
     "open", "queued", "due", "retrying", "running", "waiting", "completed", "failed", "cancelled",
@@ -99,7 +99,7 @@ _START: Final = Position(1e300, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """What a list is asked for; each part that is not None leaves runs out."""
+    """Filters of a list; each part that is not None leaves runs out."""
 
     status: RunFilter | None = None
     agent: str | None = None

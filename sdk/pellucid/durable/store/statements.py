@@ -15,7 +15,7 @@ _SCHEMA_VERSION: Final = 4
 before into it."""
 
 REVISION: Final = 5
-"""What the schema has. Revisions after the version have such files, too, and only add to it."""
+"""Revision of the schema. Revisions after the version have such files, too, and only add to it."""
 
 OTHER_DATABASE: Final = "the database of something else"
 

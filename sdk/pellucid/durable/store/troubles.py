@@ -1,4 +1,4 @@
-"""What is stuck in a store, and what is about to be, as `pellucid durable doctor` reports it."""
+"""Runs and calls that are stuck in a store, or about to be, as `pellucid durable doctor` reports them."""
 
 from __future__ import annotations
 

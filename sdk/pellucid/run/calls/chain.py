@@ -24,7 +24,7 @@ from pellucid.telemetry import Boundary
 from pellucid.tools.tool import CallKind
 
 Outcome: TypeAlias = ToolResult | Waiting | Suspended | Enqueued
-"""What a call leads to: a result, or that it waits for somebody."""
+"""Outcome of a call: a result, or that it waits for somebody."""
 
 TurnHandler: TypeAlias = Callable[[Run, Requested], Awaitable[Outcome]]
 """Handler before the call has its turn."""
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What the links of calls are selected by.
+    """Traits by which the links of calls are selected.
 
     Attributes:
         setup: Configuration of the agent.

@@ -1,4 +1,4 @@
-"""What every call passes through: its span, its result, its refusal, and the tool itself within its timeout."""
+"""Links of every call: its span, its result, its refusal, and the tool itself within its timeout."""
 
 from __future__ import annotations
 

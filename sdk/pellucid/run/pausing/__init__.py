@@ -1,1 +1,1 @@
-"""What pauses a run and continues it: approvals, calls outside, calls in the background, the journal."""
+"""Pauses of a run: approvals, calls outside, calls in the background, the journal."""

@@ -1,4 +1,4 @@
-"""What a run waits for, or was waiting for when it was resumed."""
+"""State of a run that waits, or was resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pellucid.run.unpaused import Unpaused
 
 
 class Pending(Unpaused):
-    """What a run waits for.
+    """Calls that a run waits for.
 
     Attributes:
         expected: Approval requests whose decisions only this run can apply, by id; withdrawn if the run ends first.

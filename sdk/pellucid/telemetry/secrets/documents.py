@@ -65,7 +65,7 @@ _BETWEEN: Final = " \t\r\n,;"
 """Characters between documents, and around them."""
 
 _SHORTENED: Final = "input_value="
-"""What is before the input in an error of pydantic, which looks like a document but may be shortened in the middle."""
+"""Text before the input in an error of pydantic, which looks like a document but may be shortened in the middle."""
 
 _BEFORE: Final = frozenset(":=> \t\n")
 _LONGEST_BEFORE: Final = 100

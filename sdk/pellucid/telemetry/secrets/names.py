@@ -108,7 +108,7 @@ def has_word(lower: str) -> bool:
 
 
 Kind: TypeAlias = Literal["", "any", "number", "text"]
-"""What a name hides: nothing, any value with all that is inside of it, a text or number (`pin`), or a text (`pass`)."""
+"""Values that a name hides: none, any value with its contents, a text or number (`pin`), or a text (`pass`)."""
 
 
 @lru_cache(maxsize=4096)

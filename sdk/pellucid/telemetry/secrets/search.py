@@ -44,7 +44,7 @@ _WITH_PATHS: Final = ("http", "https", "docker", "oci", "git", "ssh", "file")
 """Schemes whose addresses have ':' and '@' in their paths."""
 
 _SIGNS: Final = (*WORDS, "--", "://", " -", "?", "basic", "identified", "input_value=", '"-', "'-")
-"""What each text with a secret has, in lower case, unless it has a run of letters or digits."""
+"""Parts in lower case, one of which each text with a secret has unless it has a run of letters or digits."""
 
 _DEEPEST: Final = 24
 """Texts within texts that are read; each level of JSON within JSON doubles the escapes."""
@@ -97,7 +97,7 @@ def find_secrets(text: str, max_work: int | None = None, depth: int = 0) -> tupl
 
 
 class _Found:
-    """What the searches of a text have found so far."""
+    """Findings of the searches of a text so far."""
 
     def __init__(self, places: Iterator[Place], max_work: int) -> None:
         self._places = places
