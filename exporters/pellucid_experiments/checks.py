@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pellucid.errors import ConfigError
 from pellucid.messages import Usage
 from pellucid.models.alternatives import candidates as alternatives
+from pellucid.run.state import Setup
 from pellucid.scores import Case, Scorer
 from pellucid.scores.scoring import check_scorer, name_of
 from pellucid_experiments.candidates import Candidate
@@ -64,16 +65,22 @@ def check_sources(cases: Sequence[Case], candidates: Mapping[str, Candidate], re
             raise ConfigError(f"case {case.id!r}: its run is of agent {row.agent!r}, and not of {other}")
 
 
-def check_prices(candidates: Mapping[str, Candidate]) -> None:
+def judges_of(scorers: Sequence[Scorer]) -> dict[str, Setup]:
+    """Return the agents of the scorers that ask a model, as far as they say so, by the names of the scorers."""
+    setups = {name_of(scorer): getattr(scorer, "setup", None) for scorer in scorers}
+    return {name: setup for name, setup in setups.items() if isinstance(setup, Setup)}
+
+
+def check_prices(setups: Iterable[Setup]) -> None:
     """Check that the prices of all models are known.
 
     Raises:
         ConfigError: one is not.
     """
-    for candidate in candidates.values():
-        for model in alternatives(candidate.setup.model):
+    for setup in setups:
+        for model in alternatives(setup.model):
             nothing = Usage(input_tokens=0, output_tokens=0)
-            if candidate.setup.prices(model.provider_name, model.name, nothing, model.name) is None:
+            if setup.prices(model.provider_name, model.name, nothing, model.name) is None:
                 raise ConfigError(
                     f"experiment(max_cost=): the price of model {model.name!r} is not known; give the agent prices="
                 )

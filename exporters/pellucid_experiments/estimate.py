@@ -17,23 +17,26 @@ class Estimate:
     """Estimated cost of trials. It supposes that they take the tokens of the recorded runs, nested runs included.
 
     Attributes:
-        cost: US dollars of those that can be estimated; scorers are not among them.
+        cost: US dollars of those that can be estimated; judges are not among them.
         known: Number of trials that can be estimated: their case has a recorded run, and their model a price.
         trials: Number of trials.
+        judges: Names of the judges.
     """
 
     cost: float
     known: int
     trials: int
+    judges: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.trials:
             return "none: no run is left"
+        judges = f"; without what judges spend, which is not estimated: {', '.join(self.judges)}" if self.judges else ""
         if not self.known:
-            return f"unknown: no recorded tokens, or no prices, for any of {self.trials:,} runs"
+            return f"unknown: no recorded tokens, or no prices, for any of {self.trials:,} runs{judges}"
         rest = self.trials - self.known
         unknown = f", and {rest:,} of unknown cost" if rest else ""
-        return f"about ${self.cost:.4f} for {self.known:,} runs, from recorded tokens{unknown}"
+        return f"about ${self.cost:.4f} for {self.known:,} runs, from recorded tokens{unknown}{judges}"
 
 
 def estimate_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Unpack
 
@@ -19,11 +20,12 @@ from pellucid.models import Model
 from pellucid.scores import Case, Score, Scorer, scores_of
 from pellucid.scores.record import record
 from pellucid.scores.scoring import SCORER_TIMEOUT, name_of
+from pellucid.scores.spending import Spending, spent_by_scorers
 from pellucid.telemetry import Pipeline, Scope
 from pellucid_experiments.asking import Asker, Attempt
 from pellucid_experiments.candidates import Candidate, candidates_of
 from pellucid_experiments.case_files import fingerprint
-from pellucid_experiments.checks import check_numbers, check_prices, check_scorers, check_sources
+from pellucid_experiments.checks import check_numbers, check_prices, check_scorers, check_sources, judges_of
 from pellucid_experiments.estimate import Estimate, estimate_of
 from pellucid_experiments.journal import Journal
 from pellucid_experiments.naming import checked_name
@@ -78,7 +80,7 @@ class Experiment:
         check_numbers({"repeat": (repeat, 1), "jobs": (jobs, 1), "retries": (retries, 0)})
         self._max_cost = max_cost
         if max_cost is not None:
-            check_prices(self.candidates)
+            check_prices([*(candidate.setup for candidate in self.candidates.values()), *judges_of(scorers).values()])
         if replay is not None:
             check_sources(cases, self.candidates, replay)
         self._cases = tuple(cases)
@@ -117,13 +119,14 @@ class Experiment:
             store: Where recorded tokens are, if nothing is replayed.
         """
         left = [planned for planned in self.planned if planned.key not in done]
-        return estimate_of(left, self.candidates, self._recording or store)
+        judges = tuple(judges_of(self._scorers))
+        return replace(estimate_of(left, self.candidates, self._recording or store), judges=judges)
 
     async def run(self, journal: Journal | None = None, on_trial: Callable[[Trial], None] | None = None) -> Report:
         """Ask all cases that the journal does not have, and return the report."""
         earlier = list(journal.trials) if journal is not None else []
         done = {trial.key: trial for trial in earlier if trial.is_done}
-        spent = sum(trial.cost or 0.0 for trial in earlier)
+        spent = sum(trial.spent for trial in earlier)
         asker, budget = Asker(self.name, self._recording, self._live, self._deps), self._budget(spent)
         left = [planned for planned in self.planned if planned.key not in done]
         turns = Turns(lambda planned: self._ask(asker, planned, budget), left)
@@ -194,7 +197,12 @@ class Experiment:
         if budget is not None and result.budget == budget.name:
             return Trial(status="budget", problem="the budget of the experiment is spent", **facts)
         evidence = attempt.evidence(planned, candidate.setup.model.name)
-        scores = once_each(await scores_of(self._scorers, evidence, within=self._scorer_timeout))
+        spending = Spending(budget)
+        with spent_by_scorers(spending):
+            scores = once_each(await scores_of(self._scorers, evidence, within=self._scorer_timeout))
+        facts["scoring_cost"] = _sum([usage.cost for usage in spending.usages])
+        if spending.is_refused:
+            return Trial(status="budget", problem="the budget of the experiment is spent: for a judge", **facts)
         for score in scores:
             record(evidence.scored, score, attempt.pipeline)
         guarded = tuple(_guarded(scope, score) for score in scores)

@@ -33,7 +33,7 @@ class ExperimentOptions(TypedDict, total=False):
     """Runs at the same time; 8 by default."""
 
     max_cost: float | None
-    """US dollars for the model calls of all runs together, also of those before the experiment was resumed."""
+    """US dollars for the model calls of all runs and of judges, also of those before the experiment was resumed."""
 
     retries: int
     """Further attempts after failures of the kinds `rate_limited`, `unavailable` and `timeout`; 2 by default."""

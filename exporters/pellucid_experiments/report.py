@@ -130,8 +130,14 @@ class Report:
 
     @property
     def cost(self) -> float | None:
-        """US dollars of all model calls of the runs, as far as they are known."""
-        known = [trial.cost for trial in self.trials if trial.cost is not None]
+        """US dollars of all model calls of the runs and of judges, as far as they are known."""
+        known = [cost for trial in self.trials for cost in (trial.cost, trial.scoring_cost) if cost is not None]
+        return fsum(known) if known else None
+
+    @property
+    def scoring_cost(self) -> float | None:
+        """US dollars of it that judges spent."""
+        known = [trial.scoring_cost for trial in self.trials if trial.scoring_cost is not None]
         return fsum(known) if known else None
 
     def floor(self, candidate: str, score: str) -> float:

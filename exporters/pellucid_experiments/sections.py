@@ -50,6 +50,7 @@ def headline(report: Report) -> str:
         _counted(plan["repeat"], "repeat"),
     ]
     cost = f", ${report.cost:.4f}" if report.cost is not None else ""
+    cost += f", of which ${report.scoring_cost:.4f} by judges" if report.scoring_cost is not None else ""
     return f"{report.name}: {', '.join(parts)}: {judged:,} of {len(report.trials):,} runs judged, {how}{cost}"
 
 

@@ -43,6 +43,7 @@ class Trial:
         run_id, trace_id: Ids of the last attempt; empty if there is none.
         attempts: Number of runs that it took.
         seconds, tokens, cost: Duration of the last attempt, and usage of all; None if it is not known.
+        scoring_cost: US dollars that judges spent on it; None if there was none, or it is not known.
     """
 
     case: str
@@ -58,11 +59,17 @@ class Trial:
     seconds: float | None = None
     tokens: int | None = None
     cost: float | None = None
+    scoring_cost: float | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
         """Which trial it is."""
         return self.case, self.candidate, self.repeat
+
+    @property
+    def spent(self) -> float:
+        """US dollars that are known to be spent on it."""
+        return (self.cost or 0.0) + (self.scoring_cost or 0.0)
 
     @property
     def is_done(self) -> bool:
@@ -122,7 +129,7 @@ _FIELDS: Final = frozenset(item.name for item in fields(Trial))
 _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     **dict.fromkeys(("case", "candidate", "problem", "answer", "run_id", "trace_id"), str),
     **dict.fromkeys(("repeat", "attempts", "tokens"), int),
-    **dict.fromkeys(("seconds", "cost"), (int, float)),
+    **dict.fromkeys(("seconds", "cost", "scoring_cost"), (int, float)),
 }
 
 

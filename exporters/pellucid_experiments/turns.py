@@ -70,6 +70,7 @@ def _together(first: Trial, second: Trial) -> Trial:
         attempts=first.attempts + second.attempts,
         tokens=_sum(first.tokens, second.tokens),
         cost=_sum(first.cost, second.cost),
+        scoring_cost=_sum(first.scoring_cost, second.scoring_cost),
     )
 
 

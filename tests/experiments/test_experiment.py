@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from pellucid import Agent, ConfigError, Decision, ModelError, ToolCall, semconv, tool
+from pellucid import Agent, Budget, ConfigError, Decision, ModelError, ToolCall, semconv, tool
 from pellucid.events import ScoreRecorded
-from pellucid.scores import Case, Score
+from pellucid.scores import Case, Score, judge
 from pellucid.semconv.experiments import EXPERIMENT_CANDIDATE, EXPERIMENT_CASE, EXPERIMENT_NAME, EXPERIMENT_REPEAT
 from pellucid.testing import FunctionModel
 from pellucid_experiments import ExperimentError, case_of_run, compared, experiment, load_report, markdown_of
@@ -18,7 +19,7 @@ from pellucid_experiments.recorded_cases import runs_scored
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.scores import ScoreCondition
 from support import experiments
-from support.experiments import asks_wrongly, correct, guesses, looks_up, recorded, shop, used
+from support.experiments import asks_wrongly, correct, dollars, guesses, looks_up, recorded, shop, used
 from support.local_store import storing
 from support.openmetrics import scrape
 from support.small_disks import needs_root, small_disk
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pellucid.models import ModelRequest
+    from pellucid.scores.judging import Judge
     from pellucid_experiments import Report
     from pellucid_exporters.testing import Captured
 
@@ -302,6 +304,38 @@ async def test_the_budget_ends_an_experiment(cases: Sequence[Case], tmp_path: Pa
     assert sorted(trial.status for trial in load_report(journal).trials) == ["judged"] * 3
 
 
+def judging(tokens: int = 400, **options: Any) -> Judge:
+    """Return a judge, each of whose votes costs a cent for a token."""
+    model = FunctionModel(lambda request: used('{"reason": "so", "score": 1}', tokens=tokens), name="judge")
+    return judge("Right.", model=model, name="polite", **{"prices": dollars, "settings": {"max_tokens": 5}, **options})
+
+
+async def test_the_budget_counts_what_judges_spend(cases: Sequence[Case], tmp_path: Path) -> None:
+    """When it is spent by one, the case is not judged, and asked again with more money; the report says who spent."""
+    journal = tmp_path / "journal.jsonl"
+    agent = shop(lambda request: used("It cost 12 euros.", tokens=400), settings={"max_tokens": 5})
+    options: dict[str, Any] = {"scorers": [correct, judging()], "jobs": 1, "journal": journal}
+    report = await experiment(cases, agent, max_cost=14, **options)
+    assert [trial.status for trial in report.trials] == ["judged", "budget", "not_run"]
+    assert report.trials[1].problem == "the budget of the experiment is spent: for a judge"
+    assert (report.trials[0].cost, report.trials[0].scoring_cost) == (4, 4)
+    assert report.trials[1].cost == 8  # refused beside others, and then alone
+    assert "$16.0000, of which $4.0000 by judges" in markdown_of(report)
+    again = await experiment(cases, agent, max_cost=90, resume=True, **options)
+    assert [trial.status for trial in again.trials] == ["judged"] * 3
+    assert [score.value for trial in again.trials for score in trial.scores if score.name == "polite"] == [1, 1, 1]
+    assert again.scoring_cost == 12
+
+
+async def test_a_judge_keeps_a_budget_of_its_own(cases: Sequence[Case]) -> None:
+    """Its scores are then errors: that is not the experiment's budget."""
+    agent = shop(guesses, settings={"max_tokens": 5})
+    own = judging(budget=Budget(f"own {uuid.uuid4()}", cost=0.5))
+    report = await experiment(cases[:1], agent, max_cost=50, scorers=[own])
+    [trial] = report.trials
+    assert (trial.status, trial.scores[0].error_type) == ("judged", "budget")
+
+
 async def test_reservations_of_runs_in_flight_are_not_spent(cases: Sequence[Case]) -> None:
     """Each call in flight reserves its longest answer. A run that is refused because of others is asked after them.
 
@@ -324,6 +358,8 @@ async def test_a_price_must_be_known_for_a_budget(cases: Sequence[Case]) -> None
     """Nothing is run without one."""
     with pytest.raises(ConfigError, match="the price of model 'good' is not known"):
         await experiment(cases, shop(guesses, prices=lambda *_: None), scorers=[correct], max_cost=1)
+    with pytest.raises(ConfigError, match="the price of model 'judge' is not known"):
+        await experiment(cases, shop(guesses), scorers=[judging(prices=lambda *_: None)], max_cost=1)
 
 
 async def test_a_journal_has_each_trial_once(cases: Sequence[Case], store: StoreReader, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pellucid import Agent, ConfigError
-from pellucid.scores import Case, Score
+from pellucid.scores import Case, Score, judge
 from pellucid.testing import FunctionModel
 from pellucid_commands.experiments.outputs import verdict
 from pellucid_experiments import Report, Trial, compared, junit_of, load_report, markdown_of
@@ -155,6 +155,9 @@ def test_the_cost_is_estimated_before(tmp_path: Path) -> None:
     assert str(live.estimate([planned.key for planned in live.planned])) == "none: no run is left"
     unpriced = Experiment(cases, Agent("shop", model=FunctionModel(guesses)), scorers=[correct], replay=store)
     assert str(unpriced.estimate()).startswith("unknown: no recorded tokens, or no prices, for any of 3 runs")
+    polite = judge("Polite.", model=FunctionModel(guesses), name="polite")
+    judged = Experiment(cases, shop(guesses), scorers=[correct, polite], replay=store)
+    assert str(judged.estimate()).endswith("tokens; without what judges spend, which is not estimated: polite")
 
 
 def test_a_mean_that_is_the_gate_holds() -> None:

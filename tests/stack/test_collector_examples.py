@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pellucid_exporters import configure
+from pellucid_exporters import StoreReader, configure
 from stack.collectors import EXAMPLES, FOLDER, Collector, collector, example, validated
 from stack.scene import until
 from stack.servers import missing
@@ -21,6 +21,7 @@ from support.compose_files import FILES
 from support.otlp_receiver import Received, attributes_of, otlp_receiver
 from support.ports import free_port
 from support.receiver import receiver
+from support.score_watch import scores, watching
 from support.secret_shapes import filled
 
 if TYPE_CHECKING:
@@ -185,6 +186,23 @@ async def test_both_destinations_get_everything(destinations: list[Receiver], tm
         with otlp_receiver(HTTP, port=port) as again:
             until(lambda: set(traces(again)) == set(during), 120, "traces at the one that is up again")
         services.shutdown()
+
+
+async def test_runs_are_scored_by_a_watcher(destinations: list[Receiver], tmp_path: Path) -> None:
+    """It gets all of them by the Collector, and scores each once; the backend gets the same spans."""
+    backend, store = destinations[0], tmp_path / "received.db"
+    with (
+        watching(store) as (_, url),
+        collector(example("scores"), tmp_path, OTLP_ENDPOINT=backend.endpoint, SCORES_ENDPOINT=url) as running,
+    ):
+        services = TwoServices(running.endpoint)
+        kinds = await services.requests([PLAIN] * 20)
+        services.shutdown()
+        until(lambda: len(scores(store)) >= len(kinds), 60, "scores")
+    reader = StoreReader(store)
+    assert {row.trace_id for row in reader.runs() if reader.scores(row.run_id)} == set(kinds)
+    assert len(scores(store)) == len(kinds)
+    until(lambda: set(traces(backend)) == set(kinds), 30, "traces at the backend")
 
 
 async def test_sampling_in_two_tiers(destinations: list[Receiver], tmp_path: Path) -> None:

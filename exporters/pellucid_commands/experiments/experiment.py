@@ -74,7 +74,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="ask each case so often (default: 1)")
     parser.add_argument("--jobs", type=positive, default=8, metavar="N", help="runs at the same time (default: 8)")
     parser.add_argument("--retries", type=_count, default=2, metavar="N", help="after failures that pass (default: 2)")
-    parser.add_argument("--max-cost", type=amount, metavar="DOLLARS", help="for the model calls of all runs together")
+    parser.add_argument(
+        "--max-cost", type=amount, metavar="DOLLARS", help="for the calls of all models together, also of judges"
+    )
     parser.add_argument(
         "--name", metavar="NAME", help="name of the experiment (default: that of the set, and the time)"
     )

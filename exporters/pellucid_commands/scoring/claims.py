@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,36 @@ _SCHEMA: Final = (
 )
 
 
-class Claims:
+class ClaimsFile:
+    """The database beside a store. Args: store: its path; schema: statements that create what is missing."""
+
+    def __init__(self, store: Path, schema: Iterable[str]) -> None:
+        path = store.with_name(f"{store.name}-scoring")
+        create(path)
+        self._connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._lock = threading.Lock()
+        with self._writing() as connection:
+            for statement in schema:
+                connection.execute(statement)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+
+
+class Claims(ClaimsFile):
     """Claims of the processes that score the runs of a store with the same scorers.
 
     Args:
@@ -37,15 +66,8 @@ class Claims:
     """
 
     def __init__(self, store: Path, scorers: str, lease: float) -> None:
-        path = store.with_name(f"{store.name}-scoring")
-        create(path)
-        self._connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._lock = threading.Lock()
+        super().__init__(store, _SCHEMA)
         self._scorers, self._lease, self._own = scorers, lease, this_process()
-        with self._writing() as connection:
-            for statement in _SCHEMA:
-                connection.execute(statement)
 
     def since(self, since: int | None = None) -> int:
         """Return the time since which runs are scored: that of the first call, unless one is given."""
@@ -95,21 +117,6 @@ class Claims:
         """Let others score a run."""
         with self._writing() as connection:
             connection.execute("DELETE FROM claims WHERE scorers = ? AND run_id = ?", (self._scorers, run_id))
-
-    def close(self) -> None:
-        """Close the database."""
-        self._connection.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
 
 
 def _is_over(host: str, pid: int, started: int | None, until: float, is_done: int) -> bool:

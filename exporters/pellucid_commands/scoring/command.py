@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,14 +14,14 @@ from pellucid.errors import ConfigError
 from pellucid.scores.scoring import check_scorer, scores_of
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import say, say_json, table
-from pellucid_commands.inspection.runs import SHOWN, moment
-from pellucid_commands.scoring.claims import Claims
+from pellucid_commands.inspection.runs import moment
+from pellucid_commands.receiving.listening import ADDRESS, RECEIVED, address
+from pellucid_commands.scoring.output import cells, document, telemetry_of
 from pellucid_commands.scoring.recording import Recorder
-from pellucid_commands.scoring.watching import LEASE, Watch
+from pellucid_commands.scoring.watch import watch
 from pellucid_commands.serving.agents import load
+from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
-from pellucid_exporters.local.score_writer import kept
-from pellucid_exporters.pipeline import configure
 from pellucid_exporters.stored.evidence import evidence_of_run
 
 if TYPE_CHECKING:
@@ -57,7 +55,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--since", type=moment, metavar="TIME", help="watch the runs since: ISO 8601; default: the first watch"
     )
     parser.add_argument("--once", action="store_true", help="watch no longer than there are runs to score")
+    parser.add_argument(
+        "--listen",
+        nargs="?",
+        const=address(ADDRESS),
+        type=address,
+        metavar="HOST:PORT",
+        help=f"watch what arrives here by OTLP over HTTP, kept in --store, by default {RECEIVED} "
+        f"(default address: {ADDRESS}; elsewhere than on this machine with the token of PELLUCID_API_TOKEN only)",
+    )
     add_store_options(parser)
+    parser.set_defaults(store=None)
 
 
 def run(options: Namespace) -> int:
@@ -69,10 +77,13 @@ def run(options: Namespace) -> int:
         PellucidError: the store has no such run.
     """
     scorers = load_scorers(options.scorer)
+    options.store = options.store or Path(DEFAULT_PATH if options.listen is None else RECEIVED)
+    if options.runs == [WATCH]:
+        return watch(options, scorers)
+    if options.listen is not None:
+        raise ConfigError(f"--listen is for `{WATCH}`")
     reader = StoreReader(options.store)
-    with _telemetry(options) as telemetry:
-        if options.runs == [WATCH]:
-            return _watch(options, reader, scorers, telemetry)
+    with telemetry_of(options) as telemetry:
         rows = [run_of(reader, name) for name in options.runs]
         return _score(options, reader, scorers, telemetry, rows)
 
@@ -95,16 +106,6 @@ def load_scorers(places: Sequence[str]) -> list[Scorer]:
     return scorers
 
 
-@contextmanager
-def _telemetry(options: Namespace) -> Iterator[Telemetry]:
-    """Give the telemetry of this process: runs of judges are in the store, too."""
-    telemetry = configure("pellucid-score", local=kept(options.store), otlp=options.otlp)
-    try:
-        yield telemetry
-    finally:
-        telemetry.shutdown()
-
-
 def _score(
     options: Namespace, reader: StoreReader, scorers: Sequence[Scorer], telemetry: Telemetry, rows: Sequence[RunRow]
 ) -> int:
@@ -116,42 +117,12 @@ def _score(
             recorder.record(evidence.scored, scores)
             found.append((row, scores))
     if options.json:
-        say_json({"scores": [{"run_id": row.run_id, **_document(each)} for row, scores in found for each in scores]})
-    elif lines := [_cells(row, each) for row, scores in found for each in scores]:
+        say_json({"scores": [{"run_id": row.run_id, **document(each)} for row, scores in found for each in scores]})
+    elif lines := [cells(row, each) for row, scores in found for each in scores]:
         say(*table(_TITLES, lines, right=("VALUE",), names=("SCORE",), texts=("EXPLANATION",)))
     else:
         say("no scorer applies")
     return int(any(each.error_type for _, scores in found for each in scores))
-
-
-def _watch(options: Namespace, reader: StoreReader, scorers: Sequence[Scorer], telemetry: Telemetry) -> int:
-    name = " ".join(sorted([*options.scorer, *filter(None, [options.agent])]))
-
-    def tell(row: RunRow, scores: Sequence[Score]) -> None:
-        for each in scores:
-            if options.json:
-                say(json.dumps({"run_id": row.run_id, **_document(each)}))
-            else:
-                say("  ".join(filter(None, _cells(row, each))))
-
-    with (
-        closing(Claims(Path(options.store), name, LEASE)) as claims,
-        closing(Recorder(options.store, telemetry, is_once=True)) as recorder,
-    ):
-        claims.since(options.since)
-        watch = Watch(reader, scorers, claims, recorder, options.agent, tell)
-        anyio.run(partial(watch.run, is_once=options.once))
-    return 0
-
-
-def _cells(row: RunRow, score: Score) -> tuple[str, ...]:
-    value = "" if score.value is None else f"{score.value:g}"
-    return row.run_id[:SHOWN], score.name, value, score.label or score.error_type or "", score.explanation or ""
-
-
-def _document(score: Score) -> dict[str, Any]:
-    names = ("name", "value", "label", "explanation", "by", "error_type")
-    return {name: value for name in names if (value := getattr(score, name)) is not None}
 
 
 COMMAND: Final = Command(
@@ -162,6 +133,7 @@ COMMAND: Final = Command(
     examples=(
         "pellucid score 96c287f9 --scorer pellucid.scores:no_secret",
         "pellucid score watch --scorer app.scorers:scorers --otlp http://localhost:4318",
+        "pellucid score watch --listen --scorer app.scorers:scorers",
         "pellucid score watch --scorer app.scorers:scorers --since 2026-05-04 --once",
     ),
 )

@@ -34,6 +34,7 @@ async def listen(
     port: int,
     on_stop: Callable[[], None] | None = None,
     at_end: Callable[[], Awaitable[object]] | None = None,
+    sockets: list[socket.socket] | None = None,
     **options: Any,
 ) -> bool:
     """Serve until SIGTERM or SIGINT, and finish open requests; a second signal ends them.
@@ -46,6 +47,7 @@ async def listen(
         port: Port.
         on_stop: Called at each signal.
         at_end: Awaited when nothing is served any longer, while signals are still for `on_stop`.
+        sockets: Sockets that listen already, instead of on an address and a port.
         **options: Further ones of `uvicorn.Config`.
     """
     logging.getLogger("uvicorn.access").addFilter(hide_query)
@@ -65,7 +67,7 @@ async def listen(
 
         tasks.start_soon(stop_at_signal)
         with suppress(SystemExit):  # after an error, which uvicorn has logged
-            await server.serve()
+            await server.serve(sockets)
         if at_end is not None and server.started:
             await at_end()
         tasks.cancel_scope.cancel()

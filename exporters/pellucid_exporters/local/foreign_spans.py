@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping, Sequence
-
-    from pellucid_exporters.local.records import SpanRecord
 
 _RUNS: Final = "SELECT key, run_id FROM runs WHERE trace_id = ? ORDER BY start"
 _STARTED: Final = "SELECT run FROM starts WHERE trace_id = ? AND span_id = ?"
 _ENDED: Final = "SELECT 1 FROM spans WHERE run = ? AND span_id = ?"
 
 
-def find_runs(connection: sqlite3.Connection, records: Iterable[SpanRecord]) -> None:
+class OfRun(Protocol):
+    """A span whose run may be unknown: an empty text."""
+
+    run_id: str
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes | None
+
+
+def find_runs(connection: sqlite3.Connection, records: Iterable[OfRun]) -> None:
     """Set the runs of spans that have none, if the store knows their trace."""
     foreign = {record.span_id: record for record in records if not record.run_id and record.parent_span_id is not None}
     traces: dict[bytes, Sequence[tuple[int, str]]] = {}
@@ -34,7 +41,7 @@ def find_runs(connection: sqlite3.Connection, records: Iterable[SpanRecord]) -> 
         record.run_id = parents[parent]
 
 
-def _outermost(record: SpanRecord, foreign: Mapping[bytes, SpanRecord]) -> SpanRecord:
+def _outermost(record: OfRun, foreign: Mapping[bytes, OfRun]) -> OfRun:
     """Return the last ancestor that is foreign, too."""
     seen = {record.span_id}
     while (parent := foreign.get(record.parent_span_id or b"")) is not None and parent.span_id not in seen:

@@ -16,7 +16,7 @@ from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
 from pellucid_exporters.local.foreign_spans import find_runs
 from pellucid_exporters.local.hub_minutes import HubMinutes, Objectives
-from pellucid_exporters.local.processes import HEARTBEAT, this_process
+from pellucid_exporters.local.processes import HEARTBEAT, ProcessIdentity, this_process
 from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
 from pellucid_exporters.local.retention import Retention
 from pellucid_exporters.local.run_rows import changes_of
@@ -35,6 +35,9 @@ Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
 
 Known: TypeAlias = "Callable[[sqlite3.Connection, EventRecord], bool]"
 """Returns whether the store has no such event."""
+
+New: TypeAlias = "Callable[[sqlite3.Connection, SpanRecord | EventRecord], bool]"
+"""Returns whether the store has no such span or event."""
 
 MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
@@ -68,16 +71,33 @@ class StoreWriter:
     pulse: float | None = HEARTBEAT
 
     def __init__(
-        self, options: Local, service: str, objectives: Objectives, refused: Callable[[Exception], None] | None = None
+        self,
+        options: Local,
+        service: str,
+        objectives: Objectives,
+        refused: Callable[[Exception], None] | None = None,
+        *,
+        process: ProcessIdentity | None = None,
+        is_new: New | None = None,
     ) -> None:
-        """Create a writer; `refused` is called for each record that can never be written."""
+        """Create a writer.
+
+        Args:
+            options: The store.
+            service: Name of the service whose records are written.
+            objectives: Returns the objectives of hubs.
+            refused: Called for each record that can never be written.
+            process: The process whose records are written; this one unless given.
+            is_new: Of the records that are appended, others are left out.
+        """
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._service = storable(service)
         self._hubs = HubMinutes(objectives)
         self._bodies = BodyWriter()
         self._database = Database(self._path, self._reset)
         self._retention = Retention(options.max_age, options.max_bytes)
-        self._process = this_process()
+        self._process = process or this_process()
+        self._is_new = is_new
         self._open: set[tuple[bytes, bytes]] = set()
         self._number = 0
         self._refused = refused or (lambda error: None)
@@ -162,7 +182,7 @@ class StoreWriter:
                     connection.execute(
                         "UPDATE processes SET ended = ? WHERE token = ?", (ended or time.time_ns(), self._process.token)
                     )
-                    _count_change(connection)
+                    count_change(connection)
         self._database.close()
 
     def forget(self) -> None:
@@ -194,6 +214,9 @@ class StoreWriter:
         texts = [record.bodies for record in records if record.bodies]
         self._bodies.prepare(texts)
         with self._database.transaction() as connection:
+            if self._is_new is not None:
+                spans = [span for span in spans if self._is_new(connection, span)]
+                events = [event for event in events if self._is_new(connection, event)]
             if is_new is not None:
                 events = [event for event in events if is_new(connection, event)]
             process = self._register(connection)
@@ -206,7 +229,7 @@ class StoreWriter:
             written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
-            _count_change(connection)
+            count_change(connection)
         self._bodies.remember(written)
         self._open = (self._open - ended) | opened
         return events
@@ -324,5 +347,6 @@ def _begun(connection: sqlite3.Connection, ended: set[tuple[bytes, bytes]]) -> s
     return ended.intersection(begun) if len(begun) < len(ended) else ended
 
 
-def _count_change(connection: sqlite3.Connection) -> None:
+def count_change(connection: sqlite3.Connection) -> None:
+    """Note that the store has changed."""
     connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'changes'")

@@ -19,11 +19,12 @@ from pellucid.options import AgentOptions, check_options
 from pellucid.run.loop import execute
 from pellucid.run.pausing.pausing import pausing_of
 from pellucid.run.start import conversation, new_run
-from pellucid.run.state import Configuration, enter_run
+from pellucid.run.state import Configuration, Setup, enter_run
 from pellucid.scores.checks import plain
 from pellucid.scores.evidence import EVIDENCE
 from pellucid.scores.scored import Score, Scored, context_of
 from pellucid.scores.scoring import signature_of
+from pellucid.scores.spending import SPENDING
 from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners
 from pellucid.telemetry.sanitize import dumps
@@ -85,6 +86,11 @@ class Judge:
         setup = make_setup(self.agent, verdict, copied({**options, "instructions": instructions}), Listeners())
         self._configuration = Configuration(setup, options.get("telemetry"))
 
+    @property
+    def setup(self) -> Setup:
+        """What its agent consists of."""
+        return self._configuration.setup
+
     async def __call__(self, **needed: Any) -> Score:
         """Ask the model, as often as there are votes; votes that fail do not count."""
         if needed["output"] is None and needed["status"] != "completed":
@@ -110,10 +116,15 @@ class Judge:
 
     async def _ask(self, material: str, scored: Scored) -> BaseModel:
         """Return the verdict of one run of the judge, in a trace of its own that links to what is judged."""
-        run = new_run(self._configuration, conversation((), Message("user", material)), None, {})
+        spending = SPENDING.get()
+        options = {} if spending is None else {"budget": spending.budget}
+        run = new_run(self._configuration, conversation((), Message("user", material)), None, options)
         if scored.trace_id and scored.span_id:
             pausing_of(run).links = (context_of(scored),)
         result = await execute(run)
+        if spending is not None:
+            spending.usages.append(result.usage)
+            spending.is_refused |= spending.budget is not None and result.budget == spending.budget.name
         if result.output is None:
             raise NoVerdict(self.agent, result.stop_reason)
         verdict: BaseModel = result.output

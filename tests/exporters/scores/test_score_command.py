@@ -20,6 +20,7 @@ from pellucid.scores import Score, Scored, no_tool_errors
 from pellucid.scores.record import score
 from pellucid.testing import ScriptedModel
 from pellucid_commands.scoring import watching
+from pellucid_commands.scoring.arrivals import Arrivals
 from pellucid_commands.scoring.claims import Claims
 from pellucid_commands.scoring.command import load_scorers
 from pellucid_commands.scoring.recording import Recorder
@@ -99,15 +100,15 @@ def start(path: Path, *arguments: str, **variables: str) -> subprocess.Popen[str
         [sys.executable, "-c", PROGRAM, *arguments, "--store", str(path)],
         env={**os.environ, "PYTHONPATH": paths, **variables},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
 
 def finished(process: subprocess.Popen[str], code: int = 0) -> str:
     """Return the output of a process that has ended."""
-    output, _ = process.communicate(timeout=10 * PATIENCE)
-    assert process.returncode == code, output
+    output, errors = process.communicate(timeout=10 * PATIENCE)
+    assert process.returncode == code, output + errors
     return output
 
 
@@ -214,14 +215,15 @@ def test_a_store_that_is_busy_is_tried_again(tmp_path: Path, monkeypatch: pytest
 
     with capture() as telemetry:
         recorder, claims = Busy(tmp_path / "t.db", telemetry, is_once=True), Claims(tmp_path / "t.db", "x", 60)
+        arrivals = Arrivals(tmp_path / "t.db", "x")
         claims.since(0)
         told: list[str] = []
         watch = watching.Watch(
-            reader, [no_tool_errors], claims, recorder, None, lambda row, scores: told.append(row.run_id)
+            reader, [no_tool_errors], claims, arrivals, recorder, None, lambda row, scores: told.append(row.run_id)
         )
         anyio.run(partial(watch.run, is_once=True))
-        recorder.close()
-        claims.close()
+        for each in (recorder, claims, arrivals):
+            each.close()
     assert sorted(told) == sorted(row.run_id for row in reader.runs())
     for row in reader.runs():
         assert [name for name, *_ in scores(reader, row.run_id)] == ["no_tool_errors"]
@@ -273,6 +275,9 @@ def test_runs_that_have_not_ended_or_began_before_the_watch_are_not_scored(tmp_p
     """Nor those of judges, and nested ones."""
     reader = fill(tmp_path / "t.db", 2)
     options = ("watch", "--scorer", "scorers_of_test:polite", "--once")
+    first = start(tmp_path / "t.db", *options, "--agent", "outer")
+    _, introduction = first.communicate(timeout=10 * PATIENCE)
+    assert f"watching {tmp_path / 't.db'} with polite: runs of outer that start from 20" in introduction
     assert finished(start(tmp_path / "t.db", *options)) == ""
     anyio.run(_more, tmp_path / "t.db")
     output = finished(start(tmp_path / "t.db", *options, "--json"))
