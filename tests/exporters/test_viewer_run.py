@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -97,6 +98,22 @@ async def test_a_run_of_thousands_of_spans_stays_small(
     assert len(page.encode()) <= 600_000
     assert "Compare the prices of all pages." in page
     assert "All pages are **compared**" in page
+
+
+@pytest.mark.parametrize("state", ["?open=all", "?span=2500", "?side=calls", "?format=md"])
+async def test_a_run_of_thousands_of_spans_takes_little_memory(
+    http: httpx.AsyncClient, crawled: tuple[Path, str], state: str
+) -> None:
+    """A page of 5,001 spans and 2 MB of messages decodes what it shows: it takes at most 9 MB at once."""
+    address = f"/runs/{crawled[1]}/{state}"
+    await text_of(http, address)  # templates are compiled once
+    tracemalloc.start()
+    try:
+        await text_of(http, address)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 9_000_000
 
 
 async def test_each_row_is_in_one_window(tmp_path: Path) -> None:

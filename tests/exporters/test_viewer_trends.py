@@ -122,6 +122,24 @@ async def test_a_tool_has_its_errors_with_examples(shop: Path) -> None:
     assert "<dt>Cached input</dt><dd>40 %</dd>" in text
 
 
+async def test_a_model_has_lines_over_time(shop: Path) -> None:
+    """Calls, failures, durations, tokens and cost are lines of the window, and of the period before it."""
+    text = await page(shop, "/models?id=luna&range=1h")
+    charts = re.findall(r"<figcaption>(\w+)<span.*?at most ([^<]*)</span></figcaption>(.*?)</figure>", text)
+    assert [name for name, *_ in charts] == ["Calls", "p50", "p95", "Tokens", "Cost"]  # none failed
+    assert all('class="now"' in chart for *_, chart in charts)
+    assert "Tokens" not in re.findall(r"<figcaption>(\w+)<span", await page(shop, "/tools?id=price&range=1h"))
+    reader, now = StoreReader(shop), time.time_ns()
+    step = 3600 * 10**9 // 48
+    since = now - 47 * step
+    rows = reader.calls(since, now, {"inference"}, step)
+    assert sum(row.calls for row in rows) == sum(row.calls for row in reader.calls(since, now, {"inference"}))
+    for row in rows:
+        assert (row.end - since) // step == row.step
+    old = await page(shop, f"/models?id=luna&range=1h&until={now + 3600 * 10**9}")
+    assert re.search(r'class="before" points="[^"]+"', old)
+
+
 async def test_trends_find_the_version_that_is_slower(tmp_path: Path) -> None:
     """The largest change comes first, against the period before; a duration of ten minutes is no minute."""
     path = tmp_path / "store.db"

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.documents import INPUTS, OUTPUTS, recorded_in
 from pellucid_exporters.stored.rows import SpanRow
+from pellucid_exporters.stored.sent_messages import SentRequest
 from pellucid_exporters.stored.text import MOST, cut, lines_cut, size
 
 _TEXTS: Final = {"text": "", "reasoning": "(reasoning) "}

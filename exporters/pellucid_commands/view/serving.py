@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import webbrowser
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -71,6 +70,8 @@ def serve(
             url, doing = (f"{url}{token}", "score runs") if durable is None else (f"{url}durable/{token}", _ACTS)
             print(f"to {doing}: {url}", flush=True)
         if browser:
+            import webbrowser
+
             webbrowser.open(url)
         _Server(_config(app)).run([listener])
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.local.schema import MEASURED
+from pellucid_exporters.local.schema import LARGEST, MEASURED
 from pellucid_exporters.local.shapes import CONSTANT, FREE, PLAIN
 from pellucid_exporters.stored.rows import SUMMED, CallRow
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 _SUMS: Final = tuple(f"sum_{number}" for number in range(len(SUMMED)))
 _WANTED: Final = f"CREATE TEMP TABLE wanted (shape INTEGER PRIMARY KEY, {', '.join(_SUMS)})"
 _CALLS: Final = f"""
-SELECT runs.process, service, spans.shape, json_group_array(duration),
+SELECT runs.process, service, spans.shape, (spans.start + duration - :since) / :step, json_group_array(duration),
        min(spans.start), max(spans.start + duration), run_id, span_id,
        {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
 FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
      LEFT JOIN processes ON processes.id = runs.process
 WHERE runs.last >= :since AND {MEASURED} AND spans.start + duration BETWEEN :since AND :until
-GROUP BY runs.process, spans.shape
+GROUP BY 1, 3, 4
 """
 
 
-def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
-    """Return the boundaries of some phases that ended between two times, counted by process and labels.
+def call_rows(
+    connection: sqlite3.Connection, since: int, until: int, phases: Collection[str], step: int | None
+) -> list[CallRow]:
+    """Return the boundaries of some phases that ended between two times, counted by process, labels and step of time.
 
     Replays and runs of experiments are left out.
     """
@@ -39,11 +41,13 @@ def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Co
     connection.executemany(f"INSERT INTO wanted VALUES ({marks})", [(key, *row[1]) for key, row in shapes.items()])
     cursor = connection.cursor()
     cursor.row_factory = None
-    rows = cursor.execute(_CALLS, {"since": since, "until": until})
-    return [_row(shapes[shape][0], process, service, *rest) for process, service, shape, *rest in rows]
+    rows = cursor.execute(_CALLS, {"since": since, "until": until, "step": step or LARGEST})
+    return [_row(shapes[shape][0], process, service, step, *rest) for process, service, shape, step, *rest in rows]
 
 
-def _row(labels: Mapping[str, str], process: int, service: str | None, durations: str, *rest: Any) -> CallRow:
+def _row(
+    labels: Mapping[str, str], process: int, service: str | None, step: int, durations: str, *rest: Any
+) -> CallRow:
     start, end, run_id, span_id, *sums = rest
     ordered = sorted(duration / 1e9 for duration in json.loads(durations))
     return CallRow(
@@ -58,6 +62,7 @@ def _row(labels: Mapping[str, str], process: int, service: str | None, durations
         end=end,
         run_id=run_id,
         span_id=span_id.hex(),
+        step=step,
     )
 
 

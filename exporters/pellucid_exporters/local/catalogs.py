@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid.tools.catalog_records import catalog_json
 from pellucid_exporters.local.bodies import DIGEST, pack, unpack, utf8
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ class CatalogRecord:
 
 def catalog_record(listing: CatalogListing) -> CatalogRecord | None:
     """Return the record of a catalogue, or None if it is too large."""
+    from pellucid.tools.catalog_records import catalog_json  # readers need none of it
+
     text = catalog_json(listing)
     return CatalogRecord(bytes.fromhex(listing.digest), pack(utf8(text))) if text is not None else None
 

@@ -249,12 +249,12 @@ class StoreReader(ScoreReader):
 
         return self._read(read)
 
-    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
-        """Return the boundaries of some phases that ended between two times, counted by process and labels.
+    def calls(self, since: int, until: int, phases: Collection[str], step: int | None = None) -> list[CallRow]:
+        """Return the boundaries of some phases that ended between two times, counted by process, labels, and step.
 
-        Those that belong to no run are left out.
+        Those that belong to no run are left out. Args: step: nanoseconds of a step; without it, the window is one.
         """
-        return self._read(lambda connection: call_rows(connection, since, until, phases))
+        return self._read(lambda connection: call_rows(connection, since, until, phases, step))
 
     def in_flight(self) -> list[SpanRow]:
         """Return the boundaries of live processes that have not ended, the oldest first."""

@@ -12,8 +12,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from pydantic_core import from_json
-
 from pellucid import semconv
 from pellucid.semconv.servers import ALL_METRICS
 from pellucid_exporters.local.bodies import DIGEST, LONGEST_INLINE, digest_of, utf8
@@ -26,7 +24,6 @@ digest is among the digests; the id of the run."""
 FREE: Final = ""
 """Name of a span whose name is the first of its values: those of other libraries may have any number of names."""
 
-_HEX: Final = 2 * DIGEST
 _PLAIN_TYPES: Final = frozenset({int, float, bool, type(None)})
 
 _Selection: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -163,64 +160,6 @@ def constants(definition: str) -> dict[str, Any]:
     """Return the attributes whose values are in a shape."""
     *_, marks, keys, fixed = json.loads(definition)
     return dict(zip([key for mark, key in zip(marks, keys, strict=True) if mark == CONSTANT], fixed, strict=True))
-
-
-def join(
-    definition: str, values: bytes, digests: bytes | None, run_id: str
-) -> tuple[str, str, str, str, dict[str, Any]]:
-    """Return name, kind, scope, status and attributes of a span."""
-    shape = _stored(definition)
-    found = from_json(values)
-    name = shape.name
-    if name == FREE:
-        name = found.pop(0)
-    items = shape.items.copy()
-    for place, value in zip(shape.plain, found, strict=True):
-        items[place] = value
-    if shape.digests:
-        hexadecimal = (digests or b"").hex()
-        for number, (place, is_text) in enumerate(shape.digests):
-            digest = hexadecimal[number * _HEX : (number + 1) * _HEX]
-            items[place] = {BODY: digest} if is_text else digest
-    for place in shape.runs:
-        items[place] = run_id
-    return name, shape.kind, shape.scope, shape.status, dict(zip(shape.keys, items, strict=True))
-
-
-class _Stored(NamedTuple):
-    """A shape as it is read.
-
-    Attributes:
-        items: Values of attributes, those that are constant in their places.
-        plain, digests, runs: Places of the others; of digests, with whether it is a text.
-    """
-
-    name: str
-    kind: str
-    scope: str
-    status: str
-    keys: tuple[str, ...]
-    items: list[Any]
-    plain: tuple[int, ...]
-    digests: tuple[tuple[int, bool], ...]
-    runs: tuple[int, ...]
-
-
-@lru_cache(maxsize=4096)
-def _stored(definition: str) -> _Stored:
-    name, kind, scope, status, marks, keys, constants = json.loads(definition)
-    fixed = iter(constants)
-    return _Stored(
-        name,
-        kind,
-        scope,
-        status,
-        keys=tuple(keys),
-        items=[next(fixed) if mark == CONSTANT else None for mark in marks],
-        plain=tuple(place for place, mark in enumerate(marks) if mark == PLAIN),
-        digests=tuple((place, mark == TEXT) for place, mark in enumerate(marks) if mark in {HEX, TEXT}),
-        runs=tuple(place for place, mark in enumerate(marks) if mark == RUN),
-    )
 
 
 def _body(text: str, bodies: dict[bytes, bytes]) -> bytes:

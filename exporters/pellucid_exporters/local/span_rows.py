@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
-from pellucid_exporters.local.shapes import join
+from pellucid_exporters.local.stored_attributes import StoredAttributes
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, SpanRow, text_of
 
 if TYPE_CHECKING:
@@ -18,21 +19,22 @@ def span_row(
     row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, seen_until: Callable[[int], int | None]
 ) -> SpanRow:
     """Return a span; `trace_id` is that of its run, `seen_until` says when a process that is gone was last seen."""
-    name, kind, _, status, attributes = join(row["definition"], row["values"], row["digests"], run_id)
+    attributes = StoredAttributes(row["definition"], row["values"], row["digests"], run_id)
     extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] is not None else {}
     seen: int | None = None
     if row["duration"] is None:
         seen = seen_until(row["process"])
         shown = RUNNING if seen is None else INTERRUPTED
     else:
-        shown = text_of(attributes, semconv.OUTCOME) or ("error" if status == "error" else "ok")
+        shown = text_of(attributes, semconv.OUTCOME) or ("error" if attributes.status == "error" else "ok")
     return SpanRow(
         run_id=run_id,
         sequence=sequence,
         trace_id=row["trace_id"].hex() if row["trace_id"] is not None else trace_id or "",
         span_id=row["span_id"].hex(),
-        parent_span_id=row["parent_span_id"].hex() if row["parent_span_id"] is not None else None,
-        name=name,
+        # Many spans have the same parent.
+        parent_span_id=sys.intern(row["parent_span_id"].hex()) if row["parent_span_id"] is not None else None,
+        name=attributes.name,
         phase=text_of(attributes, semconv.PHASE),
         iteration=row["iteration"],
         start=row["start"],
@@ -41,8 +43,8 @@ def span_row(
         error_type=text_of(attributes, semconv.ERROR_TYPE),
         error=extra.get("error"),
         attributes=attributes,
-        events=extra.get("events", []),
-        links=extra.get("links", []),
-        kind=kind,
+        events=extra.get("events", ()),
+        links=extra.get("links", ()),
+        kind=attributes.kind,
         seen_until=max(seen, row["start"]) if seen is not None else None,
     )

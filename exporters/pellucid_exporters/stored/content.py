@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pellucid import semconv
@@ -13,71 +13,31 @@ from pellucid_exporters.stored.offered_tools import OfferedTools, rebuilt
 from pellucid_exporters.stored.reader import Recording
 from pellucid_exporters.stored.reasons import Reasons, reasons_of
 from pellucid_exporters.stored.rows import BODY, EventRow, SpanRow, count_of
+from pellucid_exporters.stored.sent_messages import Recorded, SentMessage, SentRequest, first, gap
 
 MOST_PARSED: Final = 4_000_000
 """Characters of JSON that are parsed for a page; longer content is shown as text."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Content of one attribute.
-
-    Attributes:
-        sequence: Number of the span that has it.
-        attribute: Its name.
-        text: The text as recorded.
-        value: The JSON value; the text itself if it is not JSON, or too long.
-    """
-
-    sequence: int
-    attribute: str
-    text: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentMessage:
-    """A message of a request.
-
-    Attributes:
-        message: The message; `None` stands for messages that were not recorded.
-        missing: Number of those.
-        sequence: Number of the span that has the message.
-        attribute: Attribute of that span.
-        is_new: Whether the previous model call had not yet sent it.
-    """
-
-    message: Mapping[str, Any] | None
-    sequence: int
-    attribute: str = semconv.INPUT_MESSAGES
-    missing: int = 0
-    is_new: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentRequest:
-    """Request of a model call, with the parts that earlier spans of the run have recorded."""
-
-    instructions: Recorded | None
-    messages: Sequence[SentMessage]
-    offered: OfferedTools
-    is_recorded: bool
-
-    @property
-    def missing(self) -> int:
-        """Number of messages that were not recorded."""
-        return sum(message.missing for message in self.messages)
+_AT_ONCE: Final = 50
+"""Model calls whose messages are read at once to be counted."""
 
 
 class RunContent:
-    """Content of the spans of one run, read from the store when it is needed."""
+    """Content of the spans of one run, read from the store when it is needed.
 
-    def __init__(self, reader: Recording, spans: Sequence[SpanRow]) -> None:
+    Args:
+        reader: Reader of the store.
+        spans: Spans of the run.
+        most: Characters of texts, and of messages that are parsed, that stay in memory to be read again.
+    """
+
+    def __init__(self, reader: Recording, spans: Sequence[SpanRow], most: int = 50_000_000) -> None:
         self.spans = spans
-        self._reader = reader
+        self._reader, self._most = reader, most
         self._by_id = {span.span_id: span for span in spans}
         self._texts: dict[str, str] = {}
-        self._messages: dict[str, Recorded] = {}
+        self._parsed: dict[str, tuple[int, Sequence[Any]]] = {}
+        self._places: dict[str, tuple[int, Sequence[int]]] = {}
         self._catalogs: dict[str, Mapping[str, Any]] = {}
         self._events: Sequence[EventRow] | None = None
 
@@ -90,16 +50,19 @@ class RunContent:
         names = tuple(attributes)
         values = (span.attributes.get(name) for span in spans for name in names)
         references = [value for value in values if isinstance(value, Mapping) and BODY in value]
-        digests = {value[BODY] for value in references} - self._texts.keys()
-        if digests:
-            self._texts.update(self._reader.bodies(digests))
+        self._fetch({value[BODY] for value in references})
 
     def whole(self, value: Any) -> Any:
         """Return a value with its large texts in place, such as the attributes of an event."""
-        digests = set(digests_in(value)) - self._texts.keys()
-        if digests:
-            self._texts.update(self._reader.bodies(digests))
+        self._fetch(set(digests_in(value)))
         return filled(value, self._texts)
+
+    def _fetch(self, digests: set[str]) -> None:
+        missing = digests - self._texts.keys()
+        if missing:
+            if sum(map(len, self._texts.values())) > self._most:
+                self._texts, missing = {}, digests
+            self._texts.update(self._reader.bodies(missing))
 
     def text(self, span: SpanRow, attribute: str) -> str | None:
         """Return the text of an attribute; `None` if the span has none or the store no longer has it."""
@@ -137,21 +100,19 @@ class RunContent:
     def request(self, span: SpanRow) -> SentRequest:
         """Rebuild what a model call sent."""
         chain = self._chain(span)
-        self.load(chain, [semconv.INPUT_MESSAGES])
+        self._count([link for link in chain if link.span_id not in self._places])
         messages: list[SentMessage] = []
-        for index, link in enumerate(chain):
+        for link, following in zip(chain, [*chain[1:], None], strict=True):
             repeated = count_of(link.attributes, semconv.CONTENT_REPEATED) or 0
-            following = chain[index + 1] if index + 1 < len(chain) else None
-            messages = _first(messages, repeated, link.sequence)
-            own = self._sent(link)
-            recorded = own.value if own is not None and isinstance(own.value, list) else []
+            messages = first(messages, repeated, link.sequence)
+            recorded, places = self._places[link.span_id]
             total = count_of(following.attributes, semconv.CONTENT_REPEATED) if following is not None else None
-            omitted = self._omitted_messages(link) if total is None else total - repeated - len(recorded)
-            messages += _gap(omitted, link.sequence)
+            messages += gap(
+                self._omitted_messages(link) if total is None else total - repeated - recorded, link.sequence
+            )
+            load = partial(self._sent, link)
             messages += [
-                SentMessage(message=message, sequence=link.sequence, is_new=link is span)
-                for message in recorded
-                if isinstance(message, dict)
+                SentMessage(sequence=link.sequence, is_new=link is span, place=place, load=load) for place in places
             ]
         return SentRequest(
             instructions=self._latest(span, semconv.SYSTEM_INSTRUCTIONS),
@@ -160,11 +121,27 @@ class RunContent:
             is_recorded=semconv.INPUT_MESSAGES in span.attributes,
         )
 
-    def _sent(self, span: SpanRow) -> Recorded | None:
-        """Return the messages that a model call recorded, parsed once for all calls that repeat them, without text."""
-        if span.span_id not in self._messages and (recorded := self.get(span, semconv.INPUT_MESSAGES)) is not None:
-            self._messages[span.span_id] = replace(recorded, text="")
-        return self._messages.get(span.span_id)
+    def _count(self, calls: Sequence[SpanRow]) -> None:
+        """Count the messages that model calls recorded: all, and the places of those that are objects."""
+        for start in range(0, len(calls), _AT_ONCE):
+            some = calls[start : start + _AT_ONCE]
+            self.load(some, [semconv.INPUT_MESSAGES])
+            for call in some:
+                items = self._sent(call)
+                places = [place for place, item in enumerate(items) if isinstance(item, dict)]
+                self._places[call.span_id] = len(items), places
+
+    def _sent(self, span: SpanRow) -> Sequence[Any]:
+        """Return the messages that a model call recorded, parsed once for all calls that repeat them."""
+        known = self._parsed.get(span.span_id)
+        if known is None:
+            found = self.get(span, semconv.INPUT_MESSAGES)
+            items = found.value if found is not None and isinstance(found.value, list) else ()
+            known = len(found.text) if found is not None else 0, items
+            if sum(size for size, _ in self._parsed.values()) > self._most:
+                self._parsed = {}
+            self._parsed[span.span_id] = known
+        return known[1]
 
     def listed(self, span: SpanRow) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the tools that providers listed in the iteration of a span, each with the id of its provider.
@@ -264,20 +241,3 @@ def parse(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _first(messages: list[SentMessage], number: int, sequence: int) -> list[SentMessage]:
-    """Return the first messages; those that the chain lacks are counted."""
-    kept: list[SentMessage] = []
-    remaining = number
-    for message in messages:
-        weight = message.missing or 1
-        if weight > remaining:
-            break
-        kept.append(message)
-        remaining -= weight
-    return kept + _gap(remaining, sequence)
-
-
-def _gap(missing: int, sequence: int) -> list[SentMessage]:
-    return [SentMessage(message=None, sequence=sequence, missing=missing)] if missing > 0 else []

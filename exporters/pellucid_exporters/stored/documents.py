@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import Recorded, RunContent
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RunRow, SpanRow
+from pellucid_exporters.stored.sent_messages import Recorded
 
 INPUTS: Final = (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT)
 """Attributes with what went into a boundary; a span has one of them."""
@@ -23,7 +24,8 @@ def run_document(run: RunRow) -> dict[str, Any]:
 
 def span_document(span: SpanRow) -> dict[str, Any]:
     """Return the JSON of a span: its row, and its duration in seconds."""
-    return {**dataclasses.asdict(span), "duration": seconds_of(span)}
+    plain = dataclasses.replace(span, attributes=dict(span.attributes))
+    return {**dataclasses.asdict(plain), "duration": seconds_of(span)}
 
 
 def content_document(content: RunContent, span: SpanRow) -> dict[str, Any]:

@@ -142,13 +142,13 @@ class ManyReader:
                 rows.setdefault(row.provider_id, []).append(row)
         return [_hub(rows[name]) if len(rows[name]) > 1 else rows[name][0] for name in sorted(rows)]
 
-    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
-        """Return the boundaries of some phases that ended in a window of time, counted by process and labels."""
+    def calls(self, since: int, until: int, phases: Collection[str], step: int | None = None) -> list[CallRow]:
+        """Return the boundaries of some phases that ended in a window of time, counted by process, labels, and step."""
         number = len(self._readers)
         return [
             replace(row, process=row.process * number + place)  # each store has its own numbers of processes
             for place, reader in enumerate(self._readers)
-            for row in reader.calls(since, until, phases)
+            for row in reader.calls(since, until, phases, step)
         ]
 
     def in_flight(self) -> list[SpanRow]:

@@ -112,7 +112,7 @@ class NoTelemetry:
         """Return no hubs."""
         return []
 
-    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+    def calls(self, since: int, until: int, phases: Collection[str], step: int | None = None) -> list[CallRow]:
         """Return no boundaries."""
         return []
 

@@ -131,8 +131,8 @@ class Reader(Recording, Protocol):
         """Return the hubs that answered in a window of time."""
         ...
 
-    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
-        """Return the boundaries of some phases that ended in a window of time, counted by process and labels."""
+    def calls(self, since: int, until: int, phases: Collection[str], step: int | None = None) -> list[CallRow]:
+        """Return the boundaries of some phases that ended in a window of time, counted by process, labels, and step."""
         ...
 
     def in_flight(self) -> list[SpanRow]:

@@ -10,8 +10,9 @@ from pellucid.errors import ConfigError
 from pellucid.messages import Message, ToolCall, ToolResult, load_messages
 from pellucid.telemetry import CapturePolicy
 from pellucid.telemetry.content import Capturer
-from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RUNNING, SpanRow
+from pellucid_exporters.stored.sent_messages import SentRequest
 
 
 class Incomplete(Exception):

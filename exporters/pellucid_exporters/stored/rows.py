@@ -273,6 +273,7 @@ class CallRow:
         start: Time at which the earliest of them began.
         end: Time at which the latest of them ended.
         run_id, span_id: The latest of them.
+        step: Number of the step of time in which they ended, from the beginning of the window; 0 without steps.
     """
 
     process: int
@@ -286,3 +287,4 @@ class CallRow:
     end: int
     run_id: str
     span_id: str
+    step: int = 0

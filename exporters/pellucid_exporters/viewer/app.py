@@ -107,7 +107,7 @@ def _routes(durable: DurablePages) -> list[Route]:
 
 
 def _feedback_routes() -> list[Route]:
-    from pellucid_exporters.viewer.feedback import routes
+    from pellucid_exporters.viewer.feedback.routes import routes
 
     return routes()
 

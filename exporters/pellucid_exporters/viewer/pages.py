@@ -30,6 +30,9 @@ from pellucid_exporters.viewer.zones import ago
 ALERTS_AGE: Final = 2.0
 """Seconds for which the alerts that were computed are shown."""
 
+MOST_KEPT: Final = 200_000
+"""Characters of content that a page keeps to use it again."""
+
 LARGEST: Final = 2**63 - 1
 """Largest number of nanoseconds in a store."""
 

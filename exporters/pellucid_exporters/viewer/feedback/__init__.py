@@ -1,6 +1,5 @@
 """Feedback on the page of a run: thumbs, and cases for a set."""
 
 from pellucid_exporters.viewer.feedback.parts import Feedback
-from pellucid_exporters.viewer.feedback.routes import routes
 
-__all__ = ["Feedback", "routes"]
+__all__ = ["Feedback"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from pellucid.scores import Score, Scored
 from pellucid_exporters.viewer.sessions import Actions
+
+if TYPE_CHECKING:
+    from pellucid.scores import Score, Scored
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from pellucid_exporters.stored.content import Recorded, SentMessage, parse
+from pellucid_exporters.stored.content import parse
+from pellucid_exporters.stored.sent_messages import Recorded, SentMessage
 from pellucid_exporters.stored.text import cut, lines_cut, size, visible
 from pellucid_exporters.viewer.run.markdown import link, looks_like_markdown, markdown, picture
 from pellucid_exporters.viewer.run.media import AUDIO, DATA_URI, IMAGES, Media, blob
@@ -60,7 +61,8 @@ class Contents:
     def sent(self, item: SentMessage, note: str = "") -> Markup:
         """Return a message of a request, or how many were not recorded."""
         if item.message is None:
-            number = f"{item.missing} message{'s' if item.missing > 1 else ''}"
+            missing = item.missing or 1
+            number = f"{missing} message{'s' if missing > 1 else ''}"
             rest = "not recorded: over the bounds of the capture policy, or no longer in the store"
             return self._room.add(Markup('<p class="cut">{} {}</p>').format(number, rest))
         return self.message(item.message, self._raw(item.sequence, item.attribute), note)

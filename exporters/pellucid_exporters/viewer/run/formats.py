@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pellucid import semconv
 from pellucid_exporters.stored import text
-from pellucid_exporters.stored.content import RunContent, SentMessage
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.documents import (
     INPUTS,
     OUTPUTS,
@@ -24,6 +24,7 @@ from pellucid_exporters.stored.documents import (
 )
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.rows import RunRow, SpanRow
+from pellucid_exporters.stored.sent_messages import SentMessage
 from pellucid_exporters.viewer.run.gaps import Path
 from pellucid_exporters.viewer.run.tree import RunTree, is_fault
 

@@ -13,9 +13,9 @@ from markupsafe import Markup, escape
 
 from pellucid import semconv
 from pellucid.events import ContextCompacted
-from pellucid_exporters.stored.content import SentMessage, SentRequest
 from pellucid_exporters.stored.offers import ToolOffer
 from pellucid_exporters.stored.rows import EventRow, SpanRow, count_of
+from pellucid_exporters.stored.sent_messages import SentMessage, SentRequest
 from pellucid_exporters.stored.text import cut, visible
 from pellucid_exporters.viewer.run.words import words
 
@@ -135,7 +135,7 @@ def _text(item: SentMessage) -> str:
 def _blocks(before: Sequence[SentMessage], after: Sequence[SentMessage]) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield what is equal, and what differs, as `SequenceMatcher` does."""
     start = 0
-    while start < min(len(before), len(after)) and before[start].message == after[start].message:
+    while start < min(len(before), len(after)) and before[start].is_same(after[start]):
         start += 1
     yield "equal", 0, start, 0, start
     if max(len(before), len(after)) - start > _MOST_ALIGNED:

@@ -9,10 +9,11 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.offers import tool_offers
 from pellucid_exporters.stored.rows import BODY, RUNNING, EventRow, RunRow, SpanRow
+from pellucid_exporters.stored.sent_messages import SentRequest
 from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer.pages import reader_of
 from pellucid_exporters.viewer.run.content import Contents
@@ -81,7 +82,7 @@ def span_values(
     sent = content.request(span) if span.phase == semconv.INFERENCE else None
     recorded = {name: content.get(span, name) for name in CONTENT}
     answer = recorded[semconv.OUTPUT_MESSAGES]
-    messages = [message.message for message in sent.messages] if sent is not None else []
+    messages = [each.message for each in sent.messages[-2 * bounds.messages :]] if sent is not None else []
     answers = answer.value if answer is not None and isinstance(answer.value, list) else []
     has_offers = span.phase in {semconv.INFERENCE, semconv.COMPOSE}
     happened = reader.events(run.run_id)

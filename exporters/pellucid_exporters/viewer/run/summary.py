@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.semconv.budgets import BUDGET_NAMES, BUDGET_USED
-from pellucid_exporters.stored.content import RunContent, SentMessage
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RunRow, SpanRow, count_of
+from pellucid_exporters.stored.sent_messages import SentMessage
 
 LONGEST: Final = 600
 """Characters of the question and of the answer on the first screen."""
@@ -62,10 +63,13 @@ def conversation(content: RunContent, spans: Sequence[SpanRow], root: SpanRow | 
 def _recorded(content: RunContent, span: SpanRow, attribute: str) -> list[SentMessage]:
     """Return the messages of an attribute."""
     recorded = content.get(span, attribute)
-    items = recorded.value if recorded is not None and isinstance(recorded.value, list) else []
-    sequence = recorded.sequence if recorded is not None else 0
+    if recorded is None or not isinstance(recorded.value, list):
+        return []
+    items, sequence = recorded.value, recorded.sequence
     return [
-        SentMessage(message=item, sequence=sequence, attribute=attribute) for item in items if isinstance(item, Mapping)
+        SentMessage(sequence=sequence, attribute=attribute, place=place, load=lambda: items)
+        for place, item in enumerate(items)
+        if isinstance(item, Mapping)
     ]
 
 

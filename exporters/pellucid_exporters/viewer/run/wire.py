@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import Recorded, RunContent
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import SpanRow, text_of
+from pellucid_exporters.stored.sent_messages import Recorded
 
 _SENT: Final = "MCP send tools/call "
 """Start of the names of the MCP SDK's own spans of calls; the rest is the name of the tool."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,11 +16,26 @@ from pellucid import semconv
 from pellucid_exporters.stored.quantiles import percentile
 from pellucid_exporters.stored.rows import PART_OF, SUMMED, CallRow
 from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.trends.lines import largest, lines
 from pellucid_exporters.viewer.windows import RANGES, range_of
 
 PHASES: Final = {"tool": semconv.DISPATCH, "model": semconv.INFERENCE}
 TITLES: Final = {"tool": "Tools", "model": "Models"}
 SHARES: Final = (0.5, 0.95, 0.99)
+STEPS: Final = 48
+"""Steps of time of a chart."""
+
+Measure = Callable[["Called"], float | None]
+
+CHARTS: Final[Mapping[str, Measure]] = {
+    "calls": lambda called: called.calls,
+    "failed": lambda called: called.failed / called.calls,
+    "p50": lambda called: called.durations[0],
+    "p95": lambda called: called.durations[1],
+    "tokens": lambda called: called.tokens,
+    "cost": lambda called: called.cost,
+}
+"""What the charts of one tool or model show; of a tool, the first four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +69,9 @@ def calls_page(kind: str) -> Callable[[Request], Response]:
     def page(request: Request) -> Response:
         window, name = range_of(request), request.query_params.get("id")
         reader = reader_of(request)
-        rows = reader.calls(window.since, window.until, {PHASES[kind]})
-        before = reader.calls(window.before, window.since - 1, {PHASES[kind]}) if name else []
+        step = (window.until - window.since) // STEPS + 1 if name else None
+        rows = reader.calls(window.since, window.until, {PHASES[kind]}, step)
+        before = reader.calls(window.before, window.since - 1, {PHASES[kind]}, step) if name else []
         values = {
             "kind": kind,
             "title": TITLES[kind],
@@ -78,10 +95,33 @@ def calls_page(kind: str) -> Callable[[Request], Response]:
                 reader.groups("agent", window.since, window.until, within=(kind, name)), key=lambda group: -group.runs
             ),
             "runs": runs,
+            "charts": _charts([_named(before, kind, name), _named(rows, kind, name)], 6 if kind == "model" else 4),
         }
         return render(request, "called.html", values)
 
     return page
+
+
+def _named(rows: Iterable[CallRow], kind: str, name: str) -> list[CallRow]:
+    return [row for row in rows if row.labels.get(PART_OF[PHASES[kind]][1]) == name]
+
+
+def _charts(periods: Sequence[Sequence[CallRow]], number: int) -> dict[str, tuple[Markup, float]]:
+    """Return a line of the window and one of the period before, and the largest value of both, by measure."""
+    steps: list[dict[int, Called]] = []
+    for rows in periods:
+        groups: dict[int, list[CallRow]] = {}
+        for row in rows:
+            groups.setdefault(row.step, []).append(row)
+        steps.append({step: _called("", group) for step, group in groups.items()})
+    charts: dict[str, tuple[Markup, float]] = {}
+    for measure in list(CHARTS)[:number]:
+        nothing = 0.0 if measure in {"calls", "tokens", "cost"} else None
+        series = [
+            [CHARTS[measure](called[step]) if step in called else nothing for step in range(STEPS)] for called in steps
+        ]
+        charts[measure] = lines(series[1], series[0], measure), largest(*series)
+    return charts
 
 
 def _by_name(rows: Iterable[CallRow], kind: str) -> list[Called]:
