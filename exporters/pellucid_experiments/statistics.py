@@ -40,7 +40,7 @@ class Interval:
 
     Attributes:
         mean: Mean of the cases.
-        low, high: Bounds of the 95 % interval, percentiles of a bootstrap over cases; None if it cannot be told: there
+        low, high: Bounds of the 95 % interval, percentiles of a bootstrap over cases; None if it is unknown: there
             is one case, or all have the same value, of which resampling learns nothing.
         cases: Number of cases.
     """

@@ -104,7 +104,7 @@ ErrorKind: TypeAlias = Literal[
 class PellucidError(Exception):
     """Root of all errors.
 
-    Each error that a run raises tells of the run; another error has the defaults.
+    Each error that a run raises has the attributes of the run; another error has the defaults.
 
     Attributes:
         error_type: Value of `error.type` in telemetry, of low cardinality.

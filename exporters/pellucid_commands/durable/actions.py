@@ -52,7 +52,7 @@ async def retry(options: Namespace) -> int:
 def add_cancel(parser: ArgumentParser) -> None:
     """Declare the options of `cancel`."""
     parser.add_argument("runs", type=identifier, nargs="+", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--reason", default="Cancelled by an operator.", help="why, for whoever reads the run")
+    parser.add_argument("--reason", default="Cancelled by an operator.", help="reason, shown with the run")
     add_shared(parser)
 
 
@@ -97,7 +97,7 @@ async def _each_run(
     *,
     done: Sequence[str],
 ) -> int:
-    """Do something to each run, and say what came of it; 1 if it was not done to all."""
+    """Act on each run and print the outcome; return 1 if the action failed for any."""
     outcomes: dict[str, str] = {}
     async with opened(options) as (store, runs):
         for start in options.runs:

@@ -176,7 +176,7 @@ def _diff(divergence: Divergence) -> Iterator[str]:
     if len(lines) > MOST:
         yield f"  … {len(lines) - MOST} more lines; --json has all"
     if not lines:
-        yield "  the digests differ, and the recorded content does not: see what came before"
+        yield "  the digests differ, and the recorded content does not: see the boundaries before"
 
 
 def _document(replayed: Replay[Any], seconds: float) -> dict[str, Any]:

@@ -32,7 +32,7 @@ SERVICE: Final = "pellucid-view"
 
 
 def actions_of(token: str | None) -> Actions:
-    """Return the actions of whoever has a token, or a new one.
+    """Return the actions for readers with a token, which is new unless given.
 
     Raises:
         ConfigError: the token is too short.

@@ -39,7 +39,7 @@ class ScoreWriter:
 
         Args:
             scores: The scores.
-            is_once: Whether a score is left out whose name and author a score of the run has, whoever wrote it.
+            is_once: Whether to leave out a score if the run has one of this name and author, from any process.
 
         Raises:
             OSError, StoreError, sqlite3.Error: the store cannot be written to; nothing was written.

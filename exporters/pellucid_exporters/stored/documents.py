@@ -14,7 +14,7 @@ INPUTS: Final = (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.IN
 """Attributes with what went into a boundary; a span has one of them."""
 
 OUTPUTS: Final = (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT)
-"""Attributes with what came out of a boundary; a span has one of them."""
+"""Attributes with the output of a boundary; a span has one of them."""
 
 
 def run_document(run: RunRow) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who may act on the pages: whoever has shown the token."""
+"""Sessions of readers who have shown the token, and may act on the pages."""
 
 from __future__ import annotations
 

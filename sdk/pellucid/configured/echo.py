@@ -69,7 +69,7 @@ def echo(options: EchoOptions) -> Tool:
             ctx: Context of the call.
         """
         if ctx.external is not None:
-            return None  # whoever tries it out completes the call
+            return None  # the person who tries it out completes the call
         await anyio.sleep(options.delay)
         return {"message": message, "delay": options.delay}
 

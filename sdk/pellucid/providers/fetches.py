@@ -145,7 +145,7 @@ def patience_of(owner: str, seconds: float | None, *, tell_model: bool) -> Patie
     """Return the patience that `owner` was given, if any.
 
     Raises:
-        ConfigError: it is negative or not finite, or the model is to be told and there is none.
+        ConfigError: it is negative or not finite, or a notice is to go to the model and there is none.
     """
     if seconds is not None and not 0 <= seconds < math.inf:
         raise ConfigError(

@@ -32,6 +32,6 @@ def start_budget(run: Run) -> None:
 
 
 def _known(usage: Usage) -> dict[str, float]:
-    """Return what a checkpoint tells of a run that had no limits when it paused."""
+    """Return the amounts in a checkpoint of a run that had no limits when it paused."""
     tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
     return {"max_cost": usage.cost or 0.0, "max_tokens": tokens}

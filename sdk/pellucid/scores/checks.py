@@ -59,7 +59,7 @@ def verdict(name: str, problem: str | None) -> Score:
 
 
 def tool_called(name: str, arguments: Mapping[str, JSONValue] | None = None, *, score: str | None = None) -> Named:
-    """Return a scorer: the model called a tool, whatever came of it.
+    """Return a scorer: the model called a tool, with any outcome.
 
     Args:
         name: Name of the tool.

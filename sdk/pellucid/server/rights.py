@@ -64,7 +64,7 @@ def by_role(caller: Identity, action: Action, run: RunState | None) -> bool:
 def four_eyes(authorize: Authorize) -> Authorize:
     """Return `authorize`, but refuse to let the principal that has submitted a run decide about its approvals.
 
-    A caller without a principal may not decide at all: who it is cannot be told.
+    A caller without a principal may not decide at all: nothing identifies it.
     """
 
     async def with_four_eyes(caller: Identity, action: Action, run: RunState | None) -> bool:

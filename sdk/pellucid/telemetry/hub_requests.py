@@ -1,4 +1,4 @@
-"""Requests to hubs: what a hub did, whoever waits for it, and however late the event loop resumes them."""
+"""Requests to hubs, measured where they happen: not by callers that wait, which the event loop may resume late."""
 
 from __future__ import annotations
 

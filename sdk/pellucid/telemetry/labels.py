@@ -1,4 +1,4 @@
-"""Bounds of labels that a model or a tool hub can make up: each value is a time series, for whoever keeps metrics."""
+"""Bounds of labels that a model or a tool hub can make up: each value is a time series in a metrics backend."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Validator:
 
     @cached_property
     def accepts(self) -> Callable[[JSONValue], bool]:
-        """Whether a value is valid for certain, as a function; `issues` tells of another."""
+        """Whether a value is valid for certain, as a function; `issues` checks other values."""
         return self._validator.is_valid if self._is_simple else lambda _value: False
 
     def issues(self, value: JSONValue) -> Sequence[str]:

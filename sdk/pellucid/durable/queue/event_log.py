@@ -1,4 +1,4 @@
-"""The stream of events, as far as writing goes: appended in order by compare-and-set, whoever does it."""
+"""Writing of the stream of events: any process appends in order, by compare-and-set."""
 
 from __future__ import annotations
 
