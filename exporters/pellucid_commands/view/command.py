@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-actions",
         action="store_true",
-        help=f"let readers with the printed address score runs, decide, retry and cancel; token: ${TOKEN}, or a new one",
+        help=f"let readers with the printed address score runs, decide, retry and cancel; token: ${TOKEN} or a new one",
     )
     parser.add_argument(
         "--cases", type=Path, metavar="FILE", help="with --allow-actions: the set of cases that runs can be added to"
