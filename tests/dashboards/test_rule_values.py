@@ -209,6 +209,7 @@ STACK = {"job": "stack", "instance": "c:8888"}
 SENDING = f'{OURS},exporter="otlp_grpc/jaeger",data_type="traces"'
 STOCK = 'pellucid_mcp_server_name="tools",mcp_method_name="tools/call",gen_ai_tool_name="stock"'
 SERVER = {f'pellucid_mcp_server_objective_seconds{{{HERE},pellucid_mcp_server_name="tools"}}': level((0.2, 91))}
+SCORER = 'gen_ai_evaluation_name="polite"'
 SAID = [
     ("ToolHubSlow", "page", {**SLOW, **OBJECTIVE}, HUB,
      ("Tool hub rube (shop) is slow: 75% of the requests to it in 5m took longer than its objective of 200ms; "
@@ -247,6 +248,12 @@ SAID = [
     ("ToolFailing", "ticket", calls("gen_ai_execute_tool_duration_seconds", 'gen_ai_tool_name="search"'),
      {"job": "shop", "gen_ai_tool_name": "search"},
      "Tool search (shop) fails: 50% of its calls in 10m; the limit is 20%."),
+    ("ScorerFailing", "ticket",
+     {f"pellucid_evaluation_results_total{{{HERE},{SCORER}{error}}}": grow((each, 90))
+      for error, each in (("", 1), (',error_type="timeout"', 3), (',error_type="LookupError"', 1))},
+     {"job": "shop", "gen_ai_evaluation_name": "polite"},
+     ("Scorer polite (shop) fails: 80% of its scores in 1h, about 240, are errors, mostly timeout; the limit is "
+      "50%.")),
     ("ModelSlow", "ticket", SLOW_MODEL, MODEL_LABELS,
      "Model gpt (shop) is slow: p95 of its calls in 10m is 1m 19s; the limit is 30 s."),
     ("ModelFailing", "page", calls("gen_ai_client_operation_duration_seconds", MODEL), MODEL_LABELS,

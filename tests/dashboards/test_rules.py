@@ -41,7 +41,8 @@ WANTED = {
     "ExternalResultsRejected", "RunsNotContinuing", "WorkersBehind", "DurableWorkersDying", "AgentProcessBusy",
     "DurableRunsRetrying",
     "TelemetryDropping", "MetricLabelsOverflow", "TargetMissing", "ToolServerSlow", "ToolServerFailing",
-    "ToolServerHanging", "ScoreDropped", "Watchdog", "CollectorQueueFull", "CollectorRefusing", "CollectorFailing",
+    "ToolServerHanging", "ScoreDropped", "ScorerFailing", "Watchdog",
+    "CollectorQueueFull", "CollectorRefusing", "CollectorFailing",
     "PrometheusNotificationsFailing", "PrometheusRulesFailing", "ConfigReloadFailing", "AlertmanagerFailing",
     "PrometheusDiskFilling", "PrometheusDiskFailing", "TracesDiskFilling",
 }  # fmt: skip

@@ -34,7 +34,9 @@ from pellucid import (
 from pellucid.budgets.accounts import MemoryAccounts
 from pellucid.models import Price, PriceTable
 from pellucid.reliability import CircuitBreaker
-from pellucid.scores import score
+from pellucid.scores import Score, score
+from pellucid.scores.record import record
+from pellucid.scores.scored import scored_of
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_dashboards.rules import Alert as Rule
 from pellucid_dashboards.rules import Thresholds, all_groups
@@ -128,6 +130,12 @@ class World:
         agent = Agent("scored", version="2", model=FunctionModel(lambda request: "done"), telemetry=self.telemetry)
         for number in range(TIMES):
             score(await agent.run("go"), "correct", value=number / 10, telemetry=self.telemetry)
+        for error in ("LookupError", *["timeout"] * TIMES):
+            sick = Score(name="sick", by="sick", error_type=error)
+            record(scored_of(await agent.run("go")), sick, self.telemetry)
+        for error in (None, *["timeout"] * (TIMES - 2)):  # too few
+            well = Score(name="well", value=1, by="well") if error is None else Score(name="well", error_type=error)
+            record(scored_of(await agent.run("go")), well, self.telemetry)
         background = Tool(name="background", run=hang_about, execution="same-invocation", expires_in=0.01)
         await self.run(
             "waiting", model=ScriptedModel(ToolCall("background"), "wait", "done"), tools=[background], times=1
@@ -210,6 +218,13 @@ def test_an_alert_says_what_the_rule_says(scene: tuple[list[Alert], StoreReader]
     assert ("ToolHubSlow", "page") in {(alert.name, alert.severity) for alert in scene[0]}
 
 
+def test_a_scorer_that_fails_is_named(scene: tuple[list[Alert], StoreReader]) -> None:
+    """With the most frequent error, and how many there are; few errors tell nobody."""
+    [found] = [alert.summary for alert in scene[0] if alert.name == "ScorerFailing"]
+    errors = "100% of its scores in 1h, 7, are errors, mostly timeout; the limit is 50%."
+    assert found == f"Scorer sick (shop) fails: {errors}"
+
+
 def pattern(template: str) -> str:
     """Return the pattern of what a template of Prometheus may become."""
     return ".*".join(map(re.escape, FILLED.split(template)))
@@ -224,7 +239,7 @@ def test_an_alert_leads_to_a_span_that_shows_it(scene: tuple[list[Alert], StoreR
         spans = {span.span_id: span for span in reader.spans(alert.run_id)}
         span = spans[alert.span_id or ""]
         assert alert.provider_id in {None, span.attributes.get("pellucid.provider.id")}
-        if alert.name.endswith("Failing"):
+        if alert.name.endswith("Failing") and alert.name != "ScorerFailing":  # of which the run is well
             assert span.error_type is not None
         assert f"{alert.provider_id or ''}" in alert.summary
         assert "(shop)" in alert.summary
@@ -257,6 +272,7 @@ def test_limits_are_those_of_the_rules(scene: tuple[list[Alert], StoreReader]) -
         "ToolFailing",
         "ModelFailing",
         "RunFailing",
+        "ScorerFailing",
         "BudgetNearlySpent",  # at any number of calls
     }
     strict = replace(Thresholds(), hub_failing_min=TIMES + 1, run_failing_min=100)

@@ -222,6 +222,7 @@ ADDRESSES = (
     ),
     *("sort=-cost", "outcome=running", "outermost=1", "page=3"),
     *("score=correct", "score=correct%3C0.5", "score=correct%3Dfail", "score=correct%21%3D1", "sort=score:correct"),
+    *("kind=all", "kind=judge", "kind=experiment"),
 )
 
 

@@ -239,8 +239,14 @@ async def serve_work(world: World, tasks: Any) -> None:
 
 
 async def run_judged(world: World) -> None:
-    """Be good, and worse while things are broken."""
-    one = agent("judged", version="7")
+    """Be good, and worse while things are broken; then, a scorer fails, too."""
+
+    def sick(output: str) -> bool:
+        if world.broken:
+            raise LookupError("no catalogue")
+        return True
+
+    one = agent("judged", version="7", scorers=[sick])
     while True:
         score(await one.run("go"), "correct", value=0.2 if world.broken else 1)
         await anyio.sleep(PAUSE)

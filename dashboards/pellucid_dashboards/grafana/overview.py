@@ -54,6 +54,7 @@ _NAMES: Final = (
     "CostBurn",
     "BudgetNearlySpent",
     "ScoreDropped",
+    "ScorerFailing",
     "ApprovalsWaiting",
     "External.*",
     "RunsNotContinuing",

@@ -61,7 +61,7 @@ def dashboard() -> dict[str, Any]:
         ],
         chosen_by=["agent", "model", TRACED],
         alerts=(
-            'alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|BudgetNearlySpent|AgentProcessBusy|ScoreDropped"',
+            'alertname=~"Model.*|RunFailing|TokenBurn|CostBurn|BudgetNearlySpent|AgentProcessBusy|Score.*"',
             SERVICE,
         ),
     )

@@ -37,6 +37,8 @@ SUBJECTS: Final = (
 _FAILED: Final = ("Failing", "Down", "CircuitOpen")
 _SLOW: Final = ("Slow", "Silent")
 _LOW: Final = "ScoreDropped"
+_UNMEASURED: Final = "ScorerFailing"
+"""Alert on what is in no histogram, so that no exemplar shows it."""
 
 
 class TraceLookupError(PellucidError):
@@ -72,7 +74,7 @@ def selector(labels: Mapping[str, str]) -> str | None:
 
 def choose(exemplars: Iterable[Exemplar], alert: str) -> Exemplar | None:
     """Return the most relevant exemplar for an alert of this name: a failure, the slowest, the worst, or the newest."""
-    found = list(exemplars)
+    found = list(exemplars) if alert != _UNMEASURED else []
     if alert.endswith(_FAILED):
         found = [exemplar for exemplar in found if exemplar.failed] or found
     if alert.endswith(_SLOW):

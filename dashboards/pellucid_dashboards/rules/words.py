@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid.semconv.budgets import BUDGET_NAME
+from pellucid.semconv.scores import EVALUATION_NAME
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import DECLARED, JOB
 
@@ -59,6 +60,7 @@ HUB: Final = f"Tool hub {value_of(label(semconv.PROVIDER_ID))} ({value_of(JOB)})
 MODEL: Final = f"Model {value_of(label(semconv.REQUEST_MODEL))} ({value_of(JOB)})"
 TOOL: Final = f"Tool {value_of(label(semconv.TOOL_NAME))} ({value_of(JOB)})"
 AGENT: Final = f"Agent {value_of(label(semconv.AGENT_NAME))} ({value_of(JOB)})"
+SCORER: Final = f"Scorer {value_of(label(EVALUATION_NAME))} ({value_of(JOB)})"
 BUDGET: Final = f"Budget {value_of(label(BUDGET_NAME))} ({value_of(JOB)})"
 SHARE: Final = "{{ $value | humanizePercentage }}"
 DURATION: Final = "{{ $value | humanizeDuration }}"

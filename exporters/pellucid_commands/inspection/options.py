@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from pellucid.errors import PellucidError
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.stored.rows import AGENT, ALL, KINDS
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, Namespace
 
     from pellucid_exporters.stored.rows import RunRow
 
@@ -26,6 +27,21 @@ def add_store_options(parser: ArgumentParser) -> None:
         "--store", type=Path, default=Path(DEFAULT_PATH), metavar="PATH", help=f"default: {DEFAULT_PATH}"
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object, for programs")
+
+
+def add_kind(parser: ArgumentParser) -> None:
+    """Declare `--kind`."""
+    parser.add_argument(
+        "--kind",
+        choices=(AGENT, *KINDS, ALL),
+        help="of judges, of experiments, or of all (default: agent: neither; all with --conversation)",
+    )
+
+
+def kind_of(options: Namespace) -> str:
+    """Return which runs are wanted: those of a conversation are, whatever they are."""
+    given: str | None = options.kind
+    return given or (ALL if getattr(options, "conversation", None) else AGENT)
 
 
 def run_of(reader: StoreReader, name: str) -> RunRow:

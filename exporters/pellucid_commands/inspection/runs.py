@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid.semconv import FAILED, TIMEOUT
-from pellucid_commands.inspection.options import add_store_options, amount, positive
+from pellucid_commands.inspection.options import add_kind, add_store_options, amount, kind_of, positive
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.documents import run_document
 from pellucid_exporters.stored.durations import took
-from pellucid_exporters.stored.rows import STATUSES, STOP_REASONS
+from pellucid_exporters.stored.rows import AGENT, KINDS, STATUSES, STOP_REASONS
 from pellucid_exporters.stored.scores import ScoreCondition
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _SPARE: Final = ("SPANS", "TOKENS", "COST", "STARTED")
 _RIGHT: Final = ("DURATION", "SPANS", "TOKENS", "COST")
 _FILTERS: Final = (
     *("agent", "outcome", "stop_reason", "hub", "tool", "model", "text"),
-    *("min_duration", "min_cost", "score", "before", "limit"),
+    *("min_duration", "min_cost", "score", "conversation", "before", "limit"),
 )
 
 
@@ -67,6 +67,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SCORE",
         help="whose newest score is so: 'correct<0.5', 'thumb=down', correct",
     )
+    parser.add_argument("--conversation", metavar="ID", help="of this conversation")
+    add_kind(parser)
     parser.add_argument(
         "--before", type=moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
     )
@@ -81,6 +83,7 @@ def run(options: Namespace) -> int:
         StoreError: there is no store that this version can use.
     """
     reader, filters = StoreReader(options.store), {name: getattr(options, name) for name in _FILTERS}
+    filters["kind"] = kind_of(options)
     runs = reader.runs(**filters)
     if options.outcome == FAILED and reader.runs(**{**filters, "outcome": TIMEOUT, "limit": 1}):
         print("runs that timed out are not among these; see: --outcome timeout", file=sys.stderr)
@@ -90,6 +93,8 @@ def run(options: Namespace) -> int:
         say(*run_table(runs))
     else:
         say("no run matches")
+    if not runs and filters["kind"] == AGENT and any(reader.runs(**{**filters, "kind": kind}) for kind in KINDS):
+        print("runs of judges and experiments are not among these; see: --kind all", file=sys.stderr)
     if not runs and options.score is not None and (hint := _hint(reader, options.score)):
         print(hint, file=sys.stderr)
     return 0 if runs else 1
@@ -188,6 +193,7 @@ COMMAND: Final = Command(
         "pellucid runs --outcome failed --hub catalogue",
         "pellucid runs --stop-reason max_cost",
         "pellucid runs --score 'correct<0.5'",
+        "pellucid runs --conversation ticket-17",
         "pellucid runs --min-duration 10 --before 2026-05-04T12:30 --json",
     ),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid.cli import Command
 from pellucid_commands.inspection.documents import alert_document, hub_document
-from pellucid_commands.inspection.options import add_store_options, amount, positive
+from pellucid_commands.inspection.options import add_kind, add_store_options, amount, kind_of, positive
 from pellucid_commands.inspection.output import cut, flat, say, say_json, table
 from pellucid_commands.inspection.runs import SHOWN, run_table
 from pellucid_exporters.local.reader import StoreReader
@@ -55,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--interval", type=amount, default=0.5, metavar="SECONDS", help="between two looks (default: %(default)s)"
     )
     parser.add_argument("--replays", action="store_true", help="list replays among the runs, too")
+    add_kind(parser)
     add_store_options(parser)
 
 
@@ -66,7 +67,7 @@ def run(options: Namespace) -> int:
     """
     reader = StoreReader(options.store)
     if options.json or options.once or not sys.stdout.isatty():
-        state = read(reader, options.window, replays=options.replays)
+        state = read(reader, options.window, replays=options.replays, kind=kind_of(options))
         if options.json:
             say_json(_document(state))
         else:
@@ -81,7 +82,8 @@ def _watch(reader: StoreReader, options: Namespace) -> None:
     while True:
         changes = reader.changes()
         if changes != drawn or time.monotonic() - at >= _OLDEST:
-            lines = list(screen(read(reader, options.window, replays=options.replays), options.window))
+            state = read(reader, options.window, replays=options.replays, kind=kind_of(options))
+            lines = list(screen(state, options.window))
             sys.stdout.write(_CLEAR)
             say(*lines)
             sys.stdout.flush()
@@ -89,7 +91,7 @@ def _watch(reader: StoreReader, options: Namespace) -> None:
         time.sleep(max(options.interval, 0.05))
 
 
-def read(reader: StoreReader, window: int, *, replays: bool) -> State:
+def read(reader: StoreReader, window: int, *, replays: bool, kind: str) -> State:
     """Return what a store says now; figures of hubs are of the last minutes."""
     now = time.time_ns()
     return State(
@@ -97,8 +99,8 @@ def read(reader: StoreReader, window: int, *, replays: bool) -> State:
         alerts=evaluate(reader, now),
         hubs=reader.hubs(now - window * _MINUTE, now),
         in_flight=reader.in_flight(),
-        running=reader.runs(outcome=RUNNING, replays=replays, limit=MOST_ROWS),
-        latest=reader.runs(replays=replays, limit=MOST_ROWS),
+        running=reader.runs(outcome=RUNNING, replays=replays, kind=kind, limit=MOST_ROWS),
+        latest=reader.runs(replays=replays, kind=kind, limit=MOST_ROWS),
     )
 
 

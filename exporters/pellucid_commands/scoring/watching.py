@@ -16,7 +16,7 @@ from pellucid.scores.scoring import SCORER_TIMEOUT, scores_of
 from pellucid.semconv import COMPLETED, FAILED, TIMEOUT
 from pellucid.text import clean
 from pellucid_exporters.stored.evidence import evidence_of_run
-from pellucid_exporters.stored.rows import RUNNING, RunRow
+from pellucid_exporters.stored.rows import AGENT, RUNNING, RunRow, kind_of
 
 if TYPE_CHECKING:
     from pellucid.scores import Score, Scorer
@@ -33,9 +33,6 @@ LEASE: Final = SCORER_TIMEOUT + 60
 
 PAUSE: Final = 1.0
 """Seconds between two looks into the store."""
-
-JUDGES: Final = "judge."
-"""Beginning of the names of agents that judge, whose runs are not scored."""
 
 _ENDED: Final = frozenset({COMPLETED, FAILED, TIMEOUT})
 _PASSING: Final = (OSError, sqlite3.Error)
@@ -135,7 +132,7 @@ class Watch:
 
     def _is_scored(self, row: RunRow) -> bool:
         """Return whether a run is to be scored, now that it has ended."""
-        is_own = row.parent_run_id is None and row.replay_of is None and not row.agent.startswith(JUDGES)
+        is_own = row.parent_run_id is None and row.replay_of is None and kind_of(row.conversation) == AGENT
         return is_own and row.status in _ENDED and self._agent in {None, row.agent}
 
     def _rows(self, since: int) -> dict[str, RunRow]:
@@ -143,7 +140,7 @@ class Watch:
         found: dict[str, RunRow] = {}
         before: int | None = None
         while True:
-            page = self._reader.runs(agent=self._agent, before=before, replays=False, limit=_PAGE)
+            page = self._reader.runs(agent=self._agent, before=before, replays=False, kind=AGENT, limit=_PAGE)
             new = {row.run_id: row for row in page if row.start >= since and row.run_id not in found}
             found |= new
             if not new or len(page) < _PAGE:

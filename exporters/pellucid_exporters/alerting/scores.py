@@ -1,4 +1,4 @@
-"""The alert on scores that drop."""
+"""The alerts on scores: those that drop, and those that are errors."""
 
 from __future__ import annotations
 
@@ -26,4 +26,23 @@ def dropped(context: Context, words: Words, *, score: str, number: str, before: 
         description="The mean is below the objective of the score, if it has one, or has fallen by more than "
         f"{share(context.thresholds.score_drop)} against the time before, of all versions. Fewer than "
         f"{context.thresholds.score_min:g} scores tell nobody.",
+    )
+
+
+def failing(context: Context, words: Words, *, number: str, error: str) -> Definition:
+    """Define the alert on a scorer that fails.
+
+    Args:
+        context: Parameters of the alerts.
+        words: The scorer, and the share.
+        number: Number of scores without a judgement.
+        error: Their most frequent `error.type`.
+    """
+    return Definition(
+        name="ScorerFailing",
+        severity="ticket",
+        after=300.0,
+        summary=f"{words.subject} fails: {words.value} of its scores in {context.window(HOUR)}, {number}, are errors, "
+        f"mostly {error}; the limit is {share(context.thresholds.scorer_failing)}.",
+        description="Such runs are not judged: means of the score are those of the others. No run has failed of it.",
     )

@@ -83,6 +83,8 @@ class WorkThresholds:
         score_objectives: Means below which a score is too low, by its name: `correct=0.9,helpful=0.8`.
         score_drop: Share of its mean in the seven days before by which the mean of a score may fall.
         score_min: Scores of one name, agent and version in an hour.
+        scorer_failing: Share of the scores of one name that have an error in place of a judgement.
+        scorer_failing_min: Such scores in an hour.
     """
 
     tool_failing: float = 0.2
@@ -102,6 +104,8 @@ class WorkThresholds:
     score_objectives: tuple[str, ...] = ()
     score_drop: float = 0.1
     score_min: float = 20.0
+    scorer_failing: float = 0.5
+    scorer_failing_min: float = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +291,7 @@ SHARES: Final = (
     "model_failing",
     "run_failing",
     "score_drop",
+    "scorer_failing",
     "external_failing",
     "external_deadline_used",
     "server_slow",

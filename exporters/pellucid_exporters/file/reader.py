@@ -11,6 +11,7 @@ from pellucid.errors import ConfigError
 from pellucid_exporters.file.line_file import rotated_files
 from pellucid_exporters.file.recording_index import Index, index_of, read
 from pellucid_exporters.file.stored_lines import event_row, span_row, times_of
+from pellucid_exporters.stored.rows import ALL, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,6 +51,8 @@ class FileReader:
         min_cost: float | None = None,
         before: int | None = None,
         replays: bool = True,
+        conversation: str | None = None,
+        kind: str = ALL,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first; see `StoreReader.runs`."""
@@ -66,6 +69,8 @@ class FileReader:
                 and (min_cost is None or _costs(run, min_cost))
                 and (min_duration is None or (run.end is not None and run.end - run.start >= min_duration * 1e9))
                 and (replays or run.replay_of is None)
+                and conversation in (None, run.conversation)
+                and kind in (ALL, kind_of(run.conversation))
                 and (before is None or run.start < before)
                 and (text is None or _has_text(index, run, text))
             ):

@@ -20,7 +20,7 @@ from pellucid_exporters.local.run_groups import groups
 from pellucid_exporters.local.run_reading import Processes, run_row
 from pellucid_exporters.local.score_reader import ScoreReader
 from pellucid_exporters.local.span_rows import span_row
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import ALL, INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 from pellucid_exporters.stored.scores import ScoreCondition
@@ -76,6 +76,8 @@ class StoreReader(ScoreReader):
         min_cost: float | None = None,
         before: int | None = None,
         replays: bool = True,
+        conversation: str | None = None,
+        kind: str = ALL,
         score: ScoreCondition | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
@@ -94,13 +96,15 @@ class StoreReader(ScoreReader):
             min_cost: US dollars that the run cost at least, with the runs nested in it.
             before: Time before which the run started, for paging.
             replays: Whether to return replays of other runs, too.
+            conversation: Id of the conversation.
+            kind: `agent` for runs that are neither of judges nor of experiments, `judge`, `experiment`, or `all`.
             score: What the newest score of a name has to be.
             limit: Maximum number of runs.
         """
         parts = {"hub": hub, "tool": tool, "model": model}
         conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost, score)
-        if not replays:
-            conditions.append("replay_of IS NULL")
+        listed, named = searches.listed(conversation, kind, replays=replays)
+        conditions, values = [*conditions, *listed], [*values, *named]
         if outcome in {RUNNING, INTERRUPTED}:
             conditions.append("outcome IS NULL")
         elif outcome is not None:

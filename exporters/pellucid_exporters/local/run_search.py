@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from pellucid_exporters.local import score_rows, searches, text_index
 from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.schema import HOUR, LARGEST
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING
+from pellucid_exporters.stored.rows import ALL, INTERRUPTED, RUNNING, kind_of
 from pellucid_exporters.stored.run_search import BOUND, FoundRuns, HourCount, Match, RunFilter
 from pellucid_exporters.stored.scores import ScoreCondition
 
@@ -53,16 +53,21 @@ def search(connection: sqlite3.Connection, wanted: RunFilter, seen_until: Callab
         older = last + 1
     usages: dict[str, _Usage] = {}
     matches: list[Match] = []
+    hidden = 0
     for row in _matching(connection, wanted, [row["key"] for row in candidates]):
         own = {row["run_id"]: _usage(row)}
         tree = dict(_tree(connection, row["run_id"])) if row["has_nested"] else own
         match = _match(row, tree, seen_until)
-        if _meets(match, wanted):
+        if not _meets(match, wanted):
+            continue
+        if wanted.kind not in {ALL, kind_of(match.conversation)}:
+            hidden += 1
+        else:
             matches.append(match)
             usages.update(tree)
     matches.sort(key=lambda match: -match.start)
     tokens, cost = _sum(usages.values())
-    return FoundRuns(matches=matches, examined=len(candidates), older=older, tokens=tokens, cost=cost)
+    return FoundRuns(matches=matches, examined=len(candidates), older=older, tokens=tokens, cost=cost, hidden=hidden)
 
 
 def hours(connection: sqlite3.Connection, since: int, until: int, agent: str | None) -> list[HourCount]:

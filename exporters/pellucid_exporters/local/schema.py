@@ -12,7 +12,7 @@ from typing import Final
 from pellucid.errors import ConfigError, StoreError
 from pellucid_exporters.local.score_schema import MIGRATION as SCORES
 from pellucid_exporters.local.text_index import create_index
-from pellucid_exporters.stored.rows import EXPERIMENTS
+from pellucid_exporters.stored.rows import AGENT, ALL, EXPERIMENTS, KINDS
 
 LARGEST: Final = 2**63 - 1
 """Largest integer of SQLite."""
@@ -24,8 +24,21 @@ HOUR: Final = 3600 * 10**9
 """Nanoseconds."""
 
 
-MEASURED: Final = f"""(
-    runs.replay_of IS NULL AND ifnull(substr(runs.conversation, 1, {len(EXPERIMENTS)}), '') <> '{EXPERIMENTS}')"""
+def _is_of(start: str) -> str:
+    return f"ifnull(substr(runs.conversation, 1, {len(start)}), '') = '{start}'"
+
+
+IS_OF_KIND: Final = {
+    ALL: "TRUE",
+    AGENT: " AND ".join(f"NOT {_is_of(start)}" for start in KINDS.values()),
+    **{
+        kind: f"runs.conversation >= '{start}' AND runs.conversation < '{start}\U0010ffff'"
+        for kind, start in KINDS.items()
+    },
+}
+"""Conditions on runs by what `kind_of` returns."""
+
+MEASURED: Final = f"(runs.replay_of IS NULL AND NOT {_is_of(EXPERIMENTS)})"
 """Condition that `RunRow.is_measured` states; true of no run."""
 
 

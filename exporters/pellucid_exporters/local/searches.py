@@ -11,7 +11,7 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.run_rows import PARTS
-from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.local.schema import IS_OF_KIND, LARGEST
 from pellucid_exporters.local.score_rows import condition_of
 from pellucid_exporters.local.shapes import constants
 from pellucid_exporters.stored.rows import Total, text_of, total_of
@@ -82,6 +82,14 @@ def conditions_of(
         conditions.append(condition)
         values += needed
     return conditions, values
+
+
+def listed(conversation: str | None, kind: str, *, replays: bool) -> tuple[list[str], list[Any]]:
+    """Return the conditions on which runs a list has, and their values."""
+    conditions = [IS_OF_KIND[kind], *([] if replays else ["replay_of IS NULL"])]
+    if conversation is None:
+        return conditions, []
+    return [*conditions, "conversation = ?"], [storable(conversation)]
 
 
 def newest(

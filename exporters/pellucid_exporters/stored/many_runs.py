@@ -34,6 +34,7 @@ def search(readers: Sequence[Reader], wanted: RunFilter) -> FoundRuns:
         older=older,
         tokens=_sum([*(each.tokens for each in found), *(-(copy.tokens or 0) for copy in copies)]),
         cost=_sum([*(each.cost for each in found), *(-(copy.cost or 0) for copy in copies)]),
+        hidden=sum(each.hidden for each in found),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import ALL, CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 from pellucid_exporters.stored.scores import ScoreGroup, ScoreRow
@@ -28,6 +28,8 @@ class Recording(Protocol):
         min_cost: float | None = None,
         before: int | None = None,
         replays: bool = True,
+        conversation: str | None = None,
+        kind: str = ALL,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first; with `before`, those that started before that time."""

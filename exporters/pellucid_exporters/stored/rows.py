@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid.semconv.scores import JUDGES
 from pellucid_exporters.stored.quantiles import Quantile, Sample
 from pellucid_exporters.stored.scores import ScoreRow
 
@@ -51,8 +52,19 @@ PART_OF: Final[Mapping[str, tuple[str, str]]] = {
 EXPERIMENTS: Final = "experiment/"
 """Beginning of `gen_ai.conversation.id` of the runs of experiments."""
 
+AGENT, JUDGE, EXPERIMENT, ALL = "agent", "judge", "experiment", "all"
+"""Kinds of runs; `agent` are those that are neither of judges nor of experiments."""
+
+KINDS: Final[Mapping[str, str]] = {JUDGE: JUDGES, EXPERIMENT: EXPERIMENTS}
+"""Beginning of the conversation of the runs of each other kind."""
+
 BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
+
+
+def kind_of(conversation: str | None) -> str:
+    """Return the kind of a run, by its conversation."""
+    return next((kind for kind, start in KINDS.items() if (conversation or "").startswith(start)), AGENT)
 
 
 def total_of(usages: Sequence[tuple[int | None, int | None, float | None]]) -> Total | None:

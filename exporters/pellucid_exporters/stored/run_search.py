@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pellucid_exporters.stored.rows import ALL
 from pellucid_exporters.stored.scores import ScoreCondition
 
 BOUND: Final = 2_000
@@ -26,6 +27,7 @@ class RunFilter:
         faulty: Whether to return only runs in which a boundary failed.
         outermost: Whether to leave out runs nested in others.
         score: What the newest score of a name has to be.
+        kind: `agent` for runs that are neither of judges nor of experiments, `judge`, `experiment`, or `all`.
     """
 
     agent: str | None = None
@@ -47,6 +49,7 @@ class RunFilter:
     faulty: bool = False
     outermost: bool = False
     score: ScoreCondition | None = None
+    kind: str = ALL
 
 
 class Match(NamedTuple):
@@ -84,6 +87,7 @@ class FoundRuns:
         examined: Number of runs that were examined.
         older: If older runs were not examined, the time before which these started.
         tokens, cost: Sums of the matches and the runs nested in them, each counted once.
+        hidden: Number of runs that would match if they were of the kind.
     """
 
     matches: Sequence[Match] = ()
@@ -91,6 +95,7 @@ class FoundRuns:
     older: int | None = None
     tokens: int | None = None
     cost: float | None = None
+    hidden: int = 0
 
 
 class HourCount(NamedTuple):

@@ -12,6 +12,7 @@ import anyio
 from opentelemetry.context import Context, attach
 from pydantic import Field, create_model
 
+from pellucid.context import Identity
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.messages import Message
 from pellucid.models import Model
@@ -25,6 +26,7 @@ from pellucid.scores.evidence import EVIDENCE
 from pellucid.scores.scored import Score, Scored, context_of
 from pellucid.scores.scoring import signature_of
 from pellucid.scores.spending import SPENDING
+from pellucid.semconv.scores import JUDGES
 from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners
 from pellucid.telemetry.sanitize import dumps
@@ -117,7 +119,9 @@ class Judge:
     async def _ask(self, material: str, scored: Scored) -> BaseModel:
         """Return the verdict of one run of the judge, in a trace of its own that links to what is judged."""
         spending = SPENDING.get()
-        options = {} if spending is None else {"budget": spending.budget}
+        options: dict[str, Any] = {"identity": Identity(conversation_id=f"{JUDGES}{self.name}")}
+        if spending is not None:
+            options["budget"] = spending.budget
         run = new_run(self._configuration, conversation((), Message("user", material)), None, options)
         if scored.trace_id and scored.span_id:
             pausing_of(run).links = (context_of(scored),)

@@ -18,6 +18,7 @@ from pellucid.semconv.scores import (
     EVALUATION_EXPLANATION,
     EVALUATION_NAME,
     EVALUATION_RESULT,
+    EVALUATION_RESULTS,
     EVALUATION_SCORE,
     EVALUATION_SCORE_LABEL,
     EVALUATION_SCORE_VALUE,
@@ -101,6 +102,8 @@ def record(scored: Scored, score: Score, telemetry: Pipeline | None = None, span
 
 
 def _measure(scope: Scope, scored: Scored, score: Score, context: Context) -> None:
+    counted = {EVALUATION_NAME: score.name, AGENT_NAME: scored.agent, ERROR_TYPE: score.error_type}
+    scope.count(EVALUATION_RESULTS, 1, {name: value for name, value in counted.items() if value}, context)
     if score.value is None:
         return
     facts = {

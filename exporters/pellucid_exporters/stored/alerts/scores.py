@@ -1,20 +1,23 @@
-"""The condition of the alert on scores that drop."""
+"""The conditions of the alerts on scores: those that drop, and those that are errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from pellucid_exporters.alerting.definition import HOUR, Context, Words
-from pellucid_exporters.alerting.scores import WEEK, dropped
+from pellucid_exporters.alerting.definition import HOUR, Context, Words, share
+from pellucid_exporters.alerting.scores import WEEK, dropped, failing
 from pellucid_exporters.alerting.thresholds import objectives_of
 from pellucid_exporters.stored.alerts.alert import Alert, fire
 from pellucid_exporters.stored.alerts.counts import SECOND, named
 from pellucid_exporters.stored.reader import Reader
-from pellucid_exporters.stored.rows import EventRow
+from pellucid_exporters.stored.rows import EventRow, RunRow
 
 SCORE: Final = "score.recorded"
+
+Scored: TypeAlias = tuple[EventRow, RunRow | None]
 
 
 @dataclass(slots=True)
@@ -30,9 +33,34 @@ class _Scores:
 
 
 def score_alerts(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
-    """Yield the alerts on scores that are too low, or lower than in the seven days before."""
+    """Yield the alerts on scores that are too low, or lower than in the seven days before, and on scorers that fail."""
+    found = list(_measured(reader, now))
+    yield from _dropped(reader, now, context, _recent(found, now))
+    yield from _failing(found, context)
+
+
+def _failing(found: Sequence[Scored], context: Context) -> Iterator[Alert]:
     thresholds = context.thresholds
-    recent = _recent(reader, now)
+    groups: dict[tuple[str, str], list[Scored]] = {}
+    for event, run in found:
+        scorer = (str(event.payload.get("score")), run.service if run is not None else "")
+        groups.setdefault(scorer, []).append((event, run))
+    for (name, service), scores in sorted(groups.items()):
+        failed = [event for event, _ in scores if event.payload.get("error_type")]
+        part = len(failed) / len(scores)
+        if len(failed) < thresholds.scorer_failing_min or part <= thresholds.scorer_failing:
+            continue
+        [(error, _)] = Counter(str(event.payload["error_type"]) for event in failed).most_common(1)
+        words = Words(subject=named("Scorer", name, service), value=share(part))
+        definition = failing(context, words, number=str(len(failed)), error=error)
+        latest = (_run_id(failed[0]), failed[0].span_id or "")
+        yield fire(definition, thresholds, value=part, since=failed[-1].time, exemplar=latest)
+
+
+def _dropped(
+    reader: Reader, now: int, context: Context, recent: dict[tuple[str, str, str], _Scores]
+) -> Iterator[Alert]:
+    thresholds = context.thresholds
     if not any(scores.number >= thresholds.score_min for scores in recent.values()):
         return
     hour_ago = now - round(HOUR * SECOND)
@@ -58,15 +86,23 @@ def score_alerts(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
         yield fire(definition, thresholds, value=mean, since=scores.first, exemplar=where)
 
 
-def _recent(reader: Reader, now: int) -> dict[tuple[str, str, str], _Scores]:
-    """Return the scores of the last hour with a value, by name, agent and version."""
-    events = reader.events_named(SCORE, now - round(HOUR * SECOND), now)  # the newest first
+def _measured(reader: Reader, now: int) -> Iterator[Scored]:
+    """Yield the scores of the last hour, the newest first, each with its run, if the store has it."""
+    events = reader.events_named(SCORE, now - round(HOUR * SECOND), now)
     runs = {run.run_id: run for run in reader.rows(list(set(map(_run_id, events)) - {""}))}
-    found: dict[tuple[str, str, str], _Scores] = {}
     for event in events:
-        facts, run = event.payload, runs.get(_run_id(event))
+        run = runs.get(_run_id(event))
+        if run is None or run.is_measured:
+            yield event, run
+
+
+def _recent(scored: Sequence[Scored], now: int) -> dict[tuple[str, str, str], _Scores]:
+    """Return the scores with a value, by name, agent and version."""
+    found: dict[tuple[str, str, str], _Scores] = {}
+    for event, run in scored:
+        facts = event.payload
         value = facts.get("value")
-        if not isinstance(value, int | float) or (run is not None and not run.is_measured):
+        if not isinstance(value, int | float):
             continue
         agent = str(facts.get("agent") or (run.agent if run is not None else ""))
         version = str(facts.get("version") or (run.version if run is not None else None) or "")

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pellucid.errors import ConfigError
+from pellucid_exporters.stored.rows import AGENT, ALL, KINDS
 from pellucid_exporters.stored.run_search import RunFilter
 from pellucid_exporters.stored.scores import ScoreCondition
 from pellucid_exporters.viewer.pages import number, query, whole
@@ -18,13 +19,14 @@ from pellucid_exporters.viewer.zones import Zone
 
 TEXTS: Final = (
     *("text", "agent", "outcome", "hub", "tool", "model", "user", "tenant", "conversation", "version", "error_type"),
-    "score",
+    *("score", "kind"),
 )
 NUMBERS: Final = ("min_duration", "min_cost")
 FLAGS: Final = ("everywhere", "faulty", "outermost")
 RANGES: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 """Ranges of time up to now by their name in the address, in seconds."""
 
+IS_KIND: Final = (AGENT, *KINDS, ALL)
 SCORE: Final = "score:"
 """Before the name of a score by which runs are sorted."""
 
@@ -63,7 +65,8 @@ class Address:
         """Return what the runs are searched by."""
         flags = {name: name in self.given for name in FLAGS}
         score = {"score": ScoreCondition.of(self.given["score"])} if "score" in self.given else {}
-        return RunFilter(**{**self.given, **flags, **score}, since=self.since, until=self.until)
+        kind = {"kind": AGENT} if "kind" not in self.given and "conversation" not in self.given else {}
+        return RunFilter(**{**self.given, **flags, **score, **kind}, since=self.since, until=self.until)
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of this address, without the page."""
@@ -105,6 +108,8 @@ def address_of(request: Request) -> Address:
             400, f"Runs are sorted by one of {', '.join(COLUMNS)}, or by {SCORE} and the name of a score."
         )
     _check_score(given["score"])
+    if given["kind"] not in {"", *IS_KIND}:
+        raise HTTPException(400, f"The kind must be one of {', '.join(IS_KIND)}.")
     name = parameters.get("range") or None
     if name is not None and name not in RANGES:
         raise HTTPException(400, f"The range must be one of {', '.join(RANGES)}.")

@@ -15,6 +15,7 @@ from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.runs.address import (
     COLUMNS,
     FLAGS,
+    IS_KIND,
     NUMBERS,
     RANGES,
     SCORE,
@@ -66,7 +67,7 @@ def runs_page(request: Request) -> Response:
         "zones": ZONES,
         "fields": (*TEXTS, *NUMBERS),
         "flags": FLAGS,
-        "known": reader.names(MOST_NAMES),
+        "known": {**reader.names(MOST_NAMES), "kind": IS_KIND},
         "next": _next(address, found, first),
         "longest": max((match.duration or 0 for match in shown), default=0),
     }
@@ -119,7 +120,7 @@ def _histogram(reader: Reader, address: Address, found: FoundRuns) -> tuple[Hist
         return address.link(range=None, since=since, until=until)
 
     since, until = address.since, address.until
-    if found.older is not None and _COUNTED.issuperset(address.given):
+    if found.older is not None and _COUNTED.issuperset(address.given) and not found.hidden:
         hours = reader.hours(since or 0, until if until is not None else 2**62, address.given.get("agent"))
         wanted = address.given.get("outcome")
         whole = [each for each in hours if wanted in {None, each.outcome, *_open(each.outcome)}]
