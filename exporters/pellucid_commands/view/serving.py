@@ -15,6 +15,7 @@ from pellucid_commands.view.stores import first_store, reader_of
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.stored.nothing import NoTelemetry
 from pellucid_exporters.viewer import create_viewer_app
+from pellucid_exporters.viewer.runs.saved import SavedFilters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +57,16 @@ def serve(
     reader = NoTelemetry() if is_without else reader_of(paths)
     with ExitStack() as stack:
         listener = stack.enter_context(closing(_listen(host, port)))
-        feedback = None
+        feedback, filters = None, None
+        if not is_without:
+            filters = SavedFilters(first_store(path).with_suffix(".filters.json"))
         if actions is not None and not is_without:
             from pellucid_commands.view.actions import feedback_to
 
             feedback = stack.enter_context(feedback_to(first_store(path), reader, actions, cases))
-        app = create_viewer_app(reader, label=label, jaeger=jaeger, durable=durable, feedback=feedback, images=images)
+        app = create_viewer_app(
+            reader, label=label, jaeger=jaeger, durable=durable, feedback=feedback, images=images, filters=filters
+        )
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"
         print(f"{label} at {url}  (Ctrl-C ends)", flush=True)

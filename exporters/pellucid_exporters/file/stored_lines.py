@@ -54,7 +54,8 @@ def span_row(line: Line, run_id: str, sequence: int) -> SpanRow:
     """Return a span."""
     if "start" in line:
         values = {name: value for name, value in line.items() if name in _SPAN}
-        return SpanRow(**{**values, "run_id": run_id, "sequence": sequence})
+        parts = {name: values.get(name) or () for name in ("events", "links")}
+        return SpanRow(**{**values, **parts, "run_id": run_id, "sequence": sequence})
     attributes = line["attributes"]
     start, end = times_of(line)
     return SpanRow(
@@ -72,9 +73,10 @@ def span_row(line: Line, run_id: str, sequence: int) -> SpanRow:
         error_type=text_of(attributes, semconv.ERROR_TYPE),
         error=line.get("status_text"),
         attributes=attributes,
-        events=[{**event, "time": time_of(event["time"])} for event in line["events"]],
-        links=[{"trace_id": link["trace_id"], "span_id": link["span_id"]} for link in line["links"]],
+        events=[{**event, "time": time_of(event["time"])} for event in line["events"]] or (),
+        links=[{"trace_id": link["trace_id"], "span_id": link["span_id"]} for link in line["links"]] or (),
         kind=line["kind"],
+        scope=line.get("scope") or "",
     )
 
 

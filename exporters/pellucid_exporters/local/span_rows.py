@@ -46,5 +46,6 @@ def span_row(
         events=extra.get("events", ()),
         links=extra.get("links", ()),
         kind=attributes.kind,
+        scope=attributes.scope,
         seen_until=max(seen, row["start"]) if seen is not None else None,
     )

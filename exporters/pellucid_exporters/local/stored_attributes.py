@@ -37,6 +37,11 @@ class StoredAttributes(Mapping[str, Any]):
         return self._shape.kind
 
     @property
+    def scope(self) -> str:
+        """Instrumentation scope of the span."""
+        return self._shape.scope
+
+    @property
     def status(self) -> str:
         """Status of the span."""
         return self._shape.status

@@ -178,6 +178,7 @@ class SpanRow:
         sequence: Number of the span in its run, in start order.
         events: Objects with `name`, `time` and `attributes`.
         links: Objects with `trace_id` and `span_id`.
+        scope: Name of the library that recorded it, its instrumentation scope; empty if it is not known.
         seen_until: If it is interrupted, when its process was last seen.
     """
 
@@ -198,6 +199,7 @@ class SpanRow:
     events: Sequence[Mapping[str, Any]] = ()
     links: Sequence[Mapping[str, Any]] = ()
     kind: str = "internal"
+    scope: str = ""
     seen_until: int | None = None
 
 

@@ -34,6 +34,7 @@ from pellucid_exporters.viewer.trends.people_page import people_page
 if TYPE_CHECKING:
     from pellucid_exporters.viewer.durable import DurablePages
     from pellucid_exporters.viewer.feedback import Feedback
+    from pellucid_exporters.viewer.runs.saved import SavedFilters
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -46,6 +47,7 @@ def create_viewer_app(
     durable: DurablePages | None = None,
     feedback: Feedback | None = None,
     images: bool = False,
+    filters: SavedFilters | None = None,
 ) -> Starlette:
     """Return an ASGI application that shows stored telemetry.
 
@@ -59,6 +61,7 @@ def create_viewer_app(
         durable: Durable runs to show, too. Their store is opened in the lifespan of the application.
         feedback: What readers may do with a run; nothing if it is None.
         images: Whether pages load images of other hosts that recorded messages name.
+        filters: Filters of the list of runs that were saved; with feedback, readers save more.
     """
     forms = ["/durable/do/"] if durable is not None and durable.actions is not None else []
     forms += ["/do/"] if feedback is not None else []
@@ -96,7 +99,7 @@ def create_viewer_app(
     app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
     app.state.jaeger = jaeger
-    app.state.images = images
+    app.state.images, app.state.filters = images, filters
     return app
 
 

@@ -25,6 +25,7 @@ from pellucid_exporters.stored.scores import FEW
 from pellucid_exporters.viewer import create_viewer_app
 from pellucid_exporters.viewer.feedback.routes import MOST_COMMENT
 from pellucid_exporters.viewer.run.page import MOST_SCORES
+from pellucid_exporters.viewer.runs.saved import MOST_NAME, SavedFilters
 from pellucid_exporters.viewer.sessions import Actions
 from support.local_store import storing
 
@@ -221,7 +222,8 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         await Agent("support", version="3", model=ScriptedModel("done"), telemetry=telemetry).run("What now?")
     reader = StoreReader(path)
     with feedback_to(path, reader, Actions(TOKEN, "ann"), tmp_path / "cases.jsonl") as feedback:
-        async with client(path, feedback=feedback) as http:
+        filters = SavedFilters(tmp_path / "store.filters.json")
+        async with client(path, feedback=feedback, filters=filters) as http:
             yield http
 
 
@@ -260,6 +262,38 @@ async def test_a_run_is_added_to_a_set(http: httpx.AsyncClient, tmp_path: Path) 
     again = await http.post("/do/case", data=form, headers=OWN)
     assert again.status_code == 409
     assert len(load_cases(tmp_path / "cases.jsonl")) == 1
+
+
+async def test_a_filter_is_saved_under_a_name(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    """In a private file, for each browser, until it is removed; what is no parameter of the list is left out."""
+    (row,) = StoreReader(tmp_path / "store.db").runs()
+    form = {"csrf": (await form_of(http, row.run_id))["csrf"], "name": HOSTILE}
+    query = {"query": "agent=support&sort=-cost&evil=//elsewhere&text="}
+    answer = await http.post("/do/filter", data={**form, **query}, headers=OWN)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs?agent=support&sort=-cost")
+    file = tmp_path / "store.filters.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    async with client(tmp_path / "store.db", filters=SavedFilters(file)) as other:
+        text = (await other.get("/runs")).text
+    assert '<a href="/runs?agent=support&amp;sort=-cost">&lt;script&gt;alert(1)' in text
+    assert "/do/filter" not in text
+    assert 'aria-current="true">&lt;script' in (await http.get("/runs?agent=support&sort=-cost")).text
+    await http.post("/do/filter", data={**form, "query": "agent=other"}, headers=OWN)
+    assert list(SavedFilters(file).all().values()) == ["agent=other"]
+    for wrong, status in (
+        ({"csrf": "x"}, 403),
+        ({"name": "n" * (MOST_NAME + 1)}, 409),
+        ({"query": ""}, 409),
+        ({"name": ""}, 400),
+    ):
+        answer = await http.post("/do/filter", data={**form, **query, **wrong}, headers=OWN)
+        assert answer.status_code == status, wrong
+    await http.post("/do/filter", data={**form, "remove": "yes"}, headers=OWN)
+    assert SavedFilters(file).all() == {}
+    file.write_text("[broken")
+    assert (await http.get("/runs")).status_code == 200
+    assert (await http.post("/do/filter", data={**form, **query}, headers=OWN)).status_code == 409
+    assert file.read_text() == "[broken"
 
 
 async def test_forms_of_others_do_nothing(http: httpx.AsyncClient, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ _NOWHERE: Final = Resource({})
 
 
 def span_of(row: SpanRow, texts: Mapping[str, str]) -> ReadableSpan:
-    """Return the span of a row, with its large texts in place. A row does not have the scope of other libraries."""
+    """Return the span of a row, with its large texts in place."""
     context = SpanContext(int(row.trace_id, 16), int(row.span_id, 16), True, _SAMPLED)
     parent = row.parent_span_id
     is_own = row.phase in PHASES and semconv.RUN_ID in row.attributes
@@ -40,7 +40,7 @@ def span_of(row: SpanRow, texts: Mapping[str, str]) -> ReadableSpan:
             Link(SpanContext(int(link["trace_id"], 16), int(link["span_id"], 16), True, _SAMPLED)) for link in row.links
         ],
         kind=_KINDS.get(row.kind, SpanKind.INTERNAL),
-        instrumentation_scope=InstrumentationScope(semconv.SCOPE if is_own else ""),
+        instrumentation_scope=InstrumentationScope(row.scope or (semconv.SCOPE if is_own else "")),
         status=Status(code, row.error) if code is StatusCode.ERROR else Status(code),
         start_time=row.start,
         end_time=row.end,

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, STATUSES
 from pellucid_exporters.stored.run_search import FoundRuns, Match
-from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.feedback.parts import form_token
+from pellucid_exporters.viewer.pages import query, reader_of, render
 from pellucid_exporters.viewer.runs.address import (
     COLUMNS,
     FLAGS,
@@ -25,6 +26,7 @@ from pellucid_exporters.viewer.runs.address import (
 )
 from pellucid_exporters.viewer.runs.figures import figures_of
 from pellucid_exporters.viewer.runs.histogram import Histogram, histogram
+from pellucid_exporters.viewer.runs.saved import SavedFilters, own_query
 from pellucid_exporters.viewer.zones import ZONES
 
 PAGE: Final = 100
@@ -69,9 +71,20 @@ def runs_page(request: Request) -> Response:
         "flags": FLAGS,
         "known": {**reader.names(MOST_NAMES), "kind": IS_KIND},
         "next": _next(address, found, first),
+        **_saved(request, address),
         "longest": max((match.duration or 0 for match in shown), default=0),
     }
     return render(request, "runs.html", values)
+
+
+def _saved(request: Request, address: Address) -> dict[str, Any]:
+    """Return the filters that were saved, and what forms send that save one; None if the reader may not."""
+    filters: SavedFilters | None = request.app.state.filters
+    return {
+        "saved": filters.all() if filters is not None else {},
+        "csrf": form_token(request) if filters is not None else None,
+        "current": own_query(query(**address.parameters())),
+    }
 
 
 def _columns(address: Address, names: set[str]) -> dict[str, Any]:

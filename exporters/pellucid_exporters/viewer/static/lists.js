@@ -89,7 +89,7 @@
       remove.setAttribute("aria-label", `Remove the saved filter ${name}`);
       return [link, remove];
     }));
-    if (location.search.length < 2) return;
+    if (location.search.length < 2 || "kept" in saved.dataset) return;
     const given = document.createElement("input");
     given.setAttribute("aria-label", "Name under which this browser keeps the filter");
     given.placeholder = "name";
