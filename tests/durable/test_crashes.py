@@ -337,6 +337,8 @@ async def test_lost_answers_to_commits(location: Location, tmp_path: Path) -> No
             assert isinstance(first, Settlement)
             assert isinstance(second, Settlement)
             assert (first.outcome, second.outcome) == ("settled", "duplicate")
+            assert await lost(partial(store.give_score, "run", "digest", "thumb", {"value": 1})) is None
+            assert await store.give_score("run", "digest", "thumb", {"value": 0}) == {"value": 1}
             with pytest.raises(StoreUnavailable, match="may have been committed") as caught:
                 await lost(partial(store.emit, "run", ["once"]))
             assert caught.value.is_outcome_unknown

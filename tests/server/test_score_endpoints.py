@@ -113,6 +113,23 @@ async def test_a_browser_scores_a_run_once(scene: Scene, telemetry: Telemetry, t
     assert (thumb.name, thumb.value, thumb.by) == ("thumb", 1, "user-7")
 
 
+async def test_a_token_scores_once_on_all_servers(tmp_path: Path, telemetry: Telemetry) -> None:
+    """Another server on the same store, such as after a restart, knows the scores of a token, until the run is deleted."""
+    agent = Agent("support", model=ScriptedModel("done"), telemetry=telemetry)
+    options: dict[str, Any] = {"authenticate": caller, "authorize": by_role, "telemetry": telemetry}
+    first, second = Scene(tmp_path), Scene(tmp_path)
+    async with first.serve(agent, **options):
+        run = await submit(first)
+        headers = await token_of(first, run)
+        up = {"name": "thumb", "value": 1}
+        assert (await first.http.post(f"{run}/scores", json=up, headers=headers)).status_code == 202
+    async with second.serve(agent, **options):
+        assert (await second.http.post(f"{run}/scores", json=up, headers=headers)).status_code == 200
+        assert (await second.http.post(f"{run}/scores", json={**up, "value": 0}, headers=headers)).status_code == 409
+        assert await second.store.purge(0) == 1
+        assert (await second.http.post(f"{run}/scores", json=up, headers=headers)).status_code == 404
+
+
 async def test_a_token_is_one_of_the_server_and_expires(scene: Scene) -> None:
     """Tokens of calls, of other keys, changed ones and expired ones are refused; only whoever may score gets one."""
     run = await submit(scene)

@@ -68,9 +68,9 @@ class Scene:
         **options: Any,
     ) -> AsyncIterator[Scene]:
         """Serve agents within the context."""
-        async with self._location.open() as store:
+        async with self._location.open() as self.store:
             self.runs = DurableRuns(
-                store,
+                self.store,
                 agents,
                 completion=Completion(BASE, self.tokens),
                 callbacks=self.callbacks,

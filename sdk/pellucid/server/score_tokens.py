@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pellucid.durable import CallTokens
 
 PREFIX: Final = "pst1"
 """Beginning of each token: Pellucid score token, version 1."""
-
-MAX_KNOWN: Final = 65_536
-"""Scores by tokens that are known in a process; the oldest are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +50,6 @@ def grant_of(tokens: CallTokens, token: str) -> ScoreGrant | None:
             return None
 
 
-class GivenScores:
-    """Scores that tokens have given in this process, for `once`. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[bytes, str], Any] = OrderedDict()
-
-    def once(self, token: str, name: str, score: Any) -> Any:
-        """Return the score that a token has given under a name before; None if this one is the first."""
-        key = (hashlib.sha256(token.encode()).digest(), name)
-        with self._lock:
-            if (known := self._known.get(key)) is not None:
-                return known
-            self._known[key] = score
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        return None
+def digest_of(token: str) -> str:
+    """Return the digest by which a store knows a token."""
+    return hashlib.sha256(token.encode()).hexdigest()

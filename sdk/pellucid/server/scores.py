@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
 from pydantic import ConfigDict, Field
@@ -17,7 +17,7 @@ from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import token_of
 from pellucid.server.problems import Problem, unauthorized, unknown_run
-from pellucid.server.score_tokens import PREFIX, GivenScores, ScoreGrant, grant_of, issue
+from pellucid.server.score_tokens import PREFIX, ScoreGrant, digest_of, grant_of, issue
 from pellucid.telemetry import Pipeline
 
 MAX_WORD: Final = 128
@@ -80,7 +80,6 @@ class ScoreEndpoints:
     bodies: BodyReader
     tokens: CallTokens | None
     telemetry: Pipeline | None
-    _given: GivenScores = field(default_factory=GivenScores, init=False)
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -114,11 +113,12 @@ class ScoreEndpoints:
             )
         if body.value is not None and body.value > 1:
             raise Problem(400, "with a token, a value is 0 to 1", path="value")
-        known = self._given.once(token, body.name, body)
-        if known is None:
+        score = body.model_dump()
+        given = await self.runs.give_score(grant.run_id, digest_of(token), body.name, score)
+        if given is None:
             self._record(grant, body)
             return JSONAnswer({"status": "recorded"}, 202)
-        if known == body:
+        if given == score:
             return JSONAnswer({"status": "duplicate"})
         raise Problem(409, f"this token has given another score of the name {body.name}; a caller may correct it")
 

@@ -33,6 +33,7 @@ from pellucid.durable.runs.options import by_name, check_options, checked
 from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods, note_ended
+from pellucid.durable.runs.score_methods import ScoreMethods
 from pellucid.durable.runs.slots import Passes
 from pellucid.durable.runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable.runs.tokens import Completion
@@ -69,7 +70,7 @@ _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
 
 
-class DurableRuns(Operation, RetryMethods, WorkerMethods):
+class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
     """Runs of agents whose steps are in a store, so that any process can continue them.
 
     ```python

@@ -21,6 +21,7 @@ _PARTS: Final = (
     "delete_callback",
     "delete_retries",
     "delete_version",
+    "delete_scores",
 )
 """Statements that delete what belongs to a run."""
 

@@ -14,7 +14,7 @@ _SCHEMA_VERSION: Final = 4
 """Version of the code that works with the schema. Each has a file, `sql/schema_<version>.sql`, that turns the one
 before into it."""
 
-REVISION: Final = 5
+REVISION: Final = 6
 """Revision of the schema. Revisions after the version have such files, too, and only add to it."""
 
 OTHER_DATABASE: Final = "the database of something else"

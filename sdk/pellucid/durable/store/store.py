@@ -31,6 +31,7 @@ from pellucid.durable.store.records import (
 from pellucid.durable.store.retention import RetentionMethods
 from pellucid.durable.store.retry_methods import NO_ENTRIES
 from pellucid.durable.store.schema_methods import SchemaMethods
+from pellucid.durable.store.score_methods import ScoreMethods
 from pellucid.durable.store.transactions import seconds
 from pellucid.durable.store.values import MAX_ID, is_storable
 from pellucid.durable.store.worker_methods import WorkerMethods
@@ -41,7 +42,14 @@ from pellucid.types import JSONValue
 
 
 class RunStore(
-    ClaimMethods, WorkerMethods, ConversationMethods, OverviewMethods, RetentionMethods, SchemaMethods, LiveMethods
+    ClaimMethods,
+    WorkerMethods,
+    ConversationMethods,
+    OverviewMethods,
+    RetentionMethods,
+    SchemaMethods,
+    ScoreMethods,
+    LiveMethods,
 ):
     """Durable runs, their journals, events and calls, in a database.
 

@@ -296,6 +296,18 @@ DELETE FROM events WHERE run_id = :run_id
 -- delete_callback
 DELETE FROM callbacks WHERE run_id = :run_id
 
+-- delete_scores
+DELETE FROM given_scores WHERE run_id = :run_id
+
+-- give_score: of a run that is there, once
+INSERT INTO given_scores (run_id, token, name, score)
+SELECT id, CAST(:token AS TEXT), CAST(:name AS TEXT), CAST(:score AS TEXT) FROM runs WHERE id = :run_id
+ON CONFLICT (run_id, token, name) DO NOTHING
+RETURNING score
+
+-- find_given_score
+SELECT score FROM given_scores WHERE run_id = :run_id AND token = :token AND name = :name
+
 -- insert_callback
 INSERT INTO callbacks (run_id, url) VALUES (:run_id, :url)
 
