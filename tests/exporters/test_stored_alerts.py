@@ -221,7 +221,7 @@ def test_an_alert_says_what_the_rule_says(scene: tuple[list[Alert], StoreReader]
 def test_a_scorer_that_fails_is_named(scene: tuple[list[Alert], StoreReader]) -> None:
     """With the most frequent error, and how many there are; few errors tell nobody."""
     [found] = [alert.summary for alert in scene[0] if alert.name == "ScorerFailing"]
-    errors = "100% of its scores in 1h, 7, are errors, mostly timeout; the limit is 50%."
+    errors = "100% of its scores in 1h, 7, have no judgement, mostly timeout; the limit is 50%."
     assert found == f"Scorer sick (shop) fails: {errors}"
 
 
