@@ -67,7 +67,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "CostBurn": ({MODEL: "dear-model", "severity": "page"}, ("Model dear-model", "US dollars")),
     "BudgetNearlySpent": ({BUDGET: "scene"}, ("Budget scene", "of its model_calls", "limit of this alert is 80%")),
     "ScoreDropped": ({AGENT: "judged", SCORE: "correct"}, ("Agent judged version 7", "score correct", "scores; in")),
-    "ScorerFailing": ({SCORE: "sick"}, ("Scorer sick", "%", "mostly LookupError", "limit is 50%")),
+    "ScorerFailing": ({SCORE: "sick"}, ("Scorer sick", "%", "NoCatalogue;", "limit is 50%")),
     "ApprovalsWaiting": ({TOOL: "refund"}, ("Tool refund", "1 calls")),
     "ExternalToolStuck": ({TOOL: "survey"}, ("Tool survey", "has owed the result", "or 2 s without")),
     "ExternalToolFailing": ({TOOL: "audit"}, ("Tool audit", "%", "limit is 20%")),

@@ -252,7 +252,7 @@ SAID = [
      {f"pellucid_evaluation_results_total{{{HERE},{SCORER}{error}}}": grow((each, 90))
       for error, each in (("", 1), (',error_type="timeout"', 3), (',error_type="LookupError"', 1))},
      {"job": "shop", "gen_ai_evaluation_name": "polite"},
-     ("Scorer polite (shop) fails: 80% of its scores in 1h, about 240, are errors, mostly timeout; the limit is "
+     ("Scorer polite (shop) fails: 80% of its scores in 1h, about 240, have no judgement, mostly timeout; the limit is "
       "50%.")),
     ("ModelSlow", "ticket", SLOW_MODEL, MODEL_LABELS,
      "Model gpt (shop) is slow: p95 of its calls in 10m is 1m 19s; the limit is 30 s."),

@@ -238,12 +238,16 @@ async def serve_work(world: World, tasks: Any) -> None:
     tasks.start_soon(run_judged, world)
 
 
+class NoCatalogue(Exception):
+    """A scorer cannot look at what it needs."""
+
+
 async def run_judged(world: World) -> None:
     """Be good, and worse while things are broken; then, a scorer fails, too."""
 
     def sick(output: str) -> bool:
         if world.broken:
-            raise LookupError("no catalogue")
+            raise NoCatalogue
         return True
 
     one = agent("judged", version="7", scorers=[sick])

@@ -70,15 +70,25 @@ def decoded(body: bytes, request: Message, *, is_json: bool) -> Message:
     """
     try:
         if is_json:
-            found = json.loads(body)
-            if not isinstance(found, dict):
-                raise Undecodable("this is no object of JSON")
-            ParseDict(_with_binary_ids(found), request, ignore_unknown_fields=True)
-        else:
-            request.ParseFromString(body)
-    except (DecodeError, JsonError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            return from_json(json.loads(body), request)
+        request.ParseFromString(body)
+    except (DecodeError, ValueError, RecursionError) as error:
         raise Undecodable(f"this is no {request.DESCRIPTOR.name}: {error}") from error
     return request
+
+
+def from_json(document: Any, request: Message) -> Message:
+    """Fill a request from JSON.
+
+    Raises:
+        Undecodable: it is none.
+    """
+    if not isinstance(document, dict):
+        raise Undecodable("this is no object of JSON")
+    try:
+        return ParseDict(_with_binary_ids(document), request, ignore_unknown_fields=True)
+    except (JsonError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Undecodable(str(error)) from error
 
 
 def _with_binary_ids(value: Any) -> Any:

@@ -14,7 +14,7 @@ from pellucid_exporters.local.options import Local
 from pellucid_exporters.local.processes import ProcessIdentity
 from pellucid_exporters.local.received import is_new, place
 from pellucid_exporters.local.records import span_record
-from pellucid_exporters.local.writer import StoreWriter
+from pellucid_exporters.local.writer import Origin, StoreWriter
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -66,14 +66,7 @@ class ReceivedStore:
             records[record.trace_id, record.span_id] = (service, record)
         found = [record for _, record in records.values()]
         self._arriving({record.trace_id.hex() for record in found}, self._new_runs(found))
-        self._refused = 0
-        for has_run in (True, False):  # other spans find their runs by those that name one
-            batches: dict[str, deque[Record]] = {}
-            for service, record in records.values():
-                if bool(record.run_id) is has_run:
-                    batches.setdefault(service, deque()).append(record)
-            self._write(batches)
-        return self._refused
+        return self._write(records.values())
 
     def take_scores(self, scores: Iterable[tuple[str, EventRecord]]) -> int:
         """Write the scores of services that the store does not have; return the number of those that it never can.
@@ -81,16 +74,10 @@ class ReceivedStore:
         Raises:
             OSError, StoreError, sqlite3.Error: as for `take_spans`.
         """
-        batches: dict[str, deque[Record]] = {}
-        distinct = {(score.payload, score.span_id): (service, score) for service, score in scores}
-        for service, score in distinct.values():
-            batches.setdefault(service, deque()).append(score)
-        self._refused = 0
-        self._write(batches)
-        return self._refused
+        return self._write({(score.payload, score.span_id): (service, score) for service, score in scores}.values())
 
     def place(self, traces: Iterable[str]) -> None:
-        """Put right what came out of order in traces: spans before their runs, and which runs are nested.
+        """Give the spans of traces that name no run to one, and say which runs are nested; they must have come.
 
         Raises:
             OSError, StoreError, sqlite3.Error: the store cannot be written to.
@@ -116,18 +103,23 @@ class ReceivedStore:
         with self._database.transaction() as connection:
             return {run: trace for run, trace in ended.items() if not connection.execute(_ENDED, (run,)).fetchone()}
 
-    def _write(self, batches: Mapping[str, deque[Record]]) -> None:
+    def _write(self, records: Iterable[tuple[str, Record]]) -> int:
+        """Write records of services; return the number of those that can never be written."""
+        batches: dict[str, deque[Record]] = {}
+        for service, record in records:
+            batches.setdefault(service, deque()).append(record)
+        self._refused = 0
         for service, batch in batches.items():
             self._writer(service).append(batch)
+        return self._refused
 
     def _writer(self, service: str) -> StoreWriter:
         if service not in self._writers:
             while len(self._writers) >= _MOST_WRITERS:
                 self._writers.popitem(last=False)[1].close()
             process = ProcessIdentity(OTHERS, 0, None, uuid.uuid4().hex)
-            self._writers[service] = StoreWriter(
-                self._options, service, dict, self._refuse, process=process, is_new=is_new
-            )
+            origin = Origin(process, is_new)
+            self._writers[service] = StoreWriter(self._options, service, dict, self._refuse, origin=origin)
         self._writers.move_to_end(service)
         return self._writers[service]
 

@@ -42,7 +42,7 @@ def failing(context: Context, words: Words, *, number: str, error: str) -> Defin
         name="ScorerFailing",
         severity="ticket",
         after=300.0,
-        summary=f"{words.subject} fails: {words.value} of its scores in {context.window(HOUR)}, {number}, are errors, "
-        f"mostly {error}; the limit is {share(context.thresholds.scorer_failing)}.",
+        summary=f"{words.subject} fails: {words.value} of its scores in {context.window(HOUR)}, {number}, have no "
+        f"judgement, mostly {error}; the limit is {share(context.thresholds.scorer_failing)}.",
         description="Such runs are not judged: means of the score are those of the others. No run has failed of it.",
     )

@@ -15,7 +15,7 @@ from pellucid_exporters.local.score_rows import run_of_score
 from pellucid_exporters.local.writer import count_change
 
 _NEAR: Final = 60 * 10**9
-"""Nanoseconds before and after a run in which spans of its trace that came before it are looked for."""
+"""Nanoseconds before and after a run in which spans of its trace that name none are looked for."""
 
 _HAS_SPAN: Final = """
 SELECT 1 FROM spans WHERE start = :start AND span_id = :span AND run IN (
@@ -67,7 +67,10 @@ def is_new(connection: sqlite3.Connection, record: SpanRecord | EventRecord) -> 
 
 
 def place(connection: sqlite3.Connection, trace_id: bytes) -> None:
-    """Give the spans of a trace that came before their run to it, and say which runs are nested in which."""
+    """Give the spans of a trace that name no run to one, and say which runs are nested in which.
+
+    Its spans must have come, as far as they will.
+    """
     runs = connection.execute(_RUNS, (trace_id,)).fetchall()
     if not runs:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -36,8 +36,21 @@ Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
 Known: TypeAlias = "Callable[[sqlite3.Connection, EventRecord], bool]"
 """Returns whether the store has no such event."""
 
-New: TypeAlias = "Callable[[sqlite3.Connection, SpanRecord | EventRecord], bool]"
-"""Returns whether the store has no such span or event."""
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Another process, whose records come in any order, and maybe twice.
+
+    Spans that name no run are written without one: until all of their trace is there, `place` cannot know it.
+
+    Attributes:
+        process: The process.
+        is_new: Returns whether the store has no such span or event; what it has is left out.
+    """
+
+    process: ProcessIdentity
+    is_new: Callable[[sqlite3.Connection, SpanRecord | EventRecord], bool]
+
 
 MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
@@ -77,8 +90,7 @@ class StoreWriter:
         objectives: Objectives,
         refused: Callable[[Exception], None] | None = None,
         *,
-        process: ProcessIdentity | None = None,
-        is_new: New | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Create a writer.
 
@@ -87,8 +99,7 @@ class StoreWriter:
             service: Name of the service whose records are written.
             objectives: Returns the objectives of hubs.
             refused: Called for each record that can never be written.
-            process: The process whose records are written; this one unless given.
-            is_new: Of the records that are appended, others are left out.
+            origin: Where the records come from, if not from this process.
         """
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._service = storable(service)
@@ -96,8 +107,8 @@ class StoreWriter:
         self._bodies = BodyWriter()
         self._database = Database(self._path, self._reset)
         self._retention = Retention(options.max_age, options.max_bytes)
-        self._process = process or this_process()
-        self._is_new = is_new
+        self._origin = origin
+        self._process = origin.process if origin is not None else this_process()
         self._open: set[tuple[bytes, bytes]] = set()
         self._number = 0
         self._refused = refused or (lambda error: None)
@@ -214,9 +225,9 @@ class StoreWriter:
         texts = [record.bodies for record in records if record.bodies]
         self._bodies.prepare(texts)
         with self._database.transaction() as connection:
-            if self._is_new is not None:
-                spans = [span for span in spans if self._is_new(connection, span)]
-                events = [event for event in events if self._is_new(connection, event)]
+            if self._origin is not None:
+                spans = [span for span in spans if self._origin.is_new(connection, span)]
+                events = [event for event in events if self._origin.is_new(connection, event)]
             if is_new is not None:
                 events = [event for event in events if is_new(connection, event)]
             process = self._register(connection)
@@ -248,7 +259,8 @@ class StoreWriter:
         self, connection: sqlite3.Connection, records: Sequence[SpanRecord], process: int
     ) -> dict[str, tuple[int, bytes | None]]:
         """Write the rows of runs; return their keys and traces by id, of which that of no run is 0."""
-        find_runs(connection, records)
+        if self._origin is None:
+            find_runs(connection, records)
         keys: dict[str, tuple[int, bytes | None]] = {"": (0, None)}
         parts: list[tuple[int, str, str]] = []
         responses: list[tuple[str, int]] = []

@@ -155,8 +155,9 @@ def test_an_index_finds_runs_of_a_conversation_and_a_kind(path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite3, "connect", tracing)
-        for filters in ({"conversation": "c"}, {"kind": JUDGE}, {"kind": AGENT}, {"kind": EXPERIMENT}):
-            StoreReader(path).runs(**filters)
+        StoreReader(path).runs(conversation="c")
+        for kind in (JUDGE, AGENT, EXPERIMENT):
+            StoreReader(path).runs(kind=kind)
     with closing(sqlite3.connect(path)) as connection:
         for statement in [each for each in statements if "FROM runs LEFT JOIN processes" in each]:
             plan = [detail for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]

@@ -190,6 +190,44 @@ def test_nested_runs_are_not_scored(scene: Scene, order: int) -> None:
     assert scene.scored() == ["outer [0.0]"]
 
 
+def between_services() -> tuple[list[ReadableSpan], list[ReadableSpan]]:
+    """Return the spans of a service that is asked by a tool of another one over HTTP, and those of the other one."""
+    with capture(fixed=False) as captured:
+        tracer = captured.tracer_provider.get_tracer("http")
+        inner = Agent("inner", model=ScriptedModel("so"))
+
+        @tool
+        async def ask() -> str:
+            """Ask the other service."""
+            with tracer.start_as_current_span("POST"), tracer.start_as_current_span("POST /ask"):
+                return str((await inner.run("x")).output)
+
+        Agent("outer", model=ScriptedModel(ToolCall("ask", {}), "done"), tools=[ask]).run_sync("go")
+        theirs = [
+            span
+            for span in captured.spans
+            if span.name == "POST /ask" or (span.attributes or {}).get(semconv.AGENT_NAME) == "inner"
+        ]
+        return theirs, [span for span in captured.spans if span not in theirs]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_runs_that_other_services_ask_for_are_nested(scene: Scene, is_first: bool) -> None:
+    """Whichever of the two sends first, and with spans of HTTP between them, which are of the run that asks."""
+    theirs, ours = between_services()
+    for spans in (theirs, ours) if is_first else (ours, theirs):
+        scene.store.take_spans(spans)
+        scene.now += 1
+        assert scene.scored() == []
+    scene.now += QUIET
+    assert scene.scored() == ["outer [0.0]"]
+    [outer] = scene.reader.runs(agent="outer")
+    assert [span.name for span in scene.reader.spans(outer.run_id) if span.name.startswith("POST")] == [
+        "POST",
+        "POST /ask",
+    ]
+
+
 def test_a_run_that_comes_long_after_it_ended_is_scored(scene: Scene) -> None:
     """A Collector may have had to wait; what began before the first watch counts, too, as it came since."""
     old = recorded()

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.events import ApprovalDecided, ApprovalRequested, AsyncToolDispatched
-from pellucid.semconv.scores import EVALUATION_SCORE
+from pellucid.semconv.scores import EVALUATION_RESULTS, EVALUATION_SCORE
 from pellucid.semconv.servers import ALL_METRICS, SERVER_OPERATION_DURATION, SERVER_OVER_OBJECTIVE
 from pellucid.telemetry.labels import MAX_LENGTH, MOST
 from pellucid.telemetry.phases import PHASES
@@ -53,7 +53,7 @@ ELSEWHERE: Final = (
     semconv.DURABLE_DUE_WAIT.name,  # the submission of the run
     semconv.HTTP_SERVER_DURATION.name, semconv.DURABLE_CALLBACKS.name,
     semconv.MCP_CONNECT_DURATION.name,  # who connects
-    SERVER_OPERATION_DURATION.name, SERVER_OVER_OBJECTIVE.name, EVALUATION_SCORE.name,
+    SERVER_OPERATION_DURATION.name, SERVER_OVER_OBJECTIVE.name, EVALUATION_SCORE.name, EVALUATION_RESULTS.name,
 )  # fmt: skip
 """Metrics whose exemplars may lead to a span of another process, or of no phase."""
 OPERATIONS: Final[Mapping[str, str]] = {
