@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from typing import Final
 PATIENCE: Final = 110
 """Seconds to wait for a process that does its work and ends, on a machine that is busy; pytest waits for 120."""
 
+_SHARED: Final = "PELLUCID_TESTS_FORK_SERVER"
 _HERE: Final = Path(__file__).parent
 _START: Final = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(sys.argv[2])"
 
@@ -49,9 +51,24 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(_HERE / "fork_client.py"), _fork_server(os.getpid()), *arguments]
 
 
+def share_fork_server() -> None:
+    """Start the server that this process and the processes that it starts, those of pytest-xdist, use together."""
+    if sys.platform == "linux":
+        os.environ[_SHARED] = _start_fork_server()
+
+
 @cache
 def _fork_server(_pid: int) -> str:
-    """Start the server of this process at the first call, and return the path of its socket."""
+    """Return the path of the server's socket when it has imported all; start it at the first call if none is shared."""
+    path = os.environ.get(_SHARED) or _start_fork_server()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""  # what it answers to no request
+    return path
+
+
+def _start_fork_server() -> str:
     folder = tempfile.mkdtemp()
     path = f"{folder}/socket"
     server = subprocess.Popen(
@@ -62,7 +79,7 @@ def _fork_server(_pid: int) -> str:
     )
     assert server.stdin is not None
     assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n"
+    assert server.stdout.readline() == b"listening\n"
 
     def stop() -> None:
         assert server.stdin is not None
