@@ -196,6 +196,11 @@ def _run(request: dict[str, Any], streams: list[int], client: socket.socket) -> 
         script = ModuleType("__main__")
         sys.modules["__main__"] = script
         exec(compile(code, "<string>", "exec"), script.__dict__)
+    elif program == "-m":
+        sys.path[0] = os.getcwd()  # noqa: PTH109
+        name, *arguments = arguments
+        sys.argv = [name, *arguments]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.argv = [program, *arguments]
         sys.path[0] = str(Path(program).parent.absolute())

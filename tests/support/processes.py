@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -42,13 +43,22 @@ def command(script: str, *arguments: object) -> list[str]:
 
 
 def python(*arguments: str) -> list[str]:
-    """Return the command `python -W error` with arguments: `-c` and a script, or a file.
+    """Return the command `python -W error` with arguments: `-c` and a script, `-m` and a module, or a file.
 
     On Linux its process has most packages imported already (see `fork_server`); `sys.executable` starts with none.
     """
     if sys.platform != "linux":
         return [sys.executable, "-W", "error", *arguments]
     return [sys.executable, "-S", "-E", str(_HERE / "fork_client.py"), _fork_server(os.getpid()), *arguments]
+
+
+def with_programs(folder: Path) -> str:
+    """Make the programs `pellucid` (see `python`) and `python` (this one) in a folder; return a `PATH` that has them."""
+    folder.mkdir(exist_ok=True)
+    for name, command in {"pellucid": python("-m", "pellucid"), "python": [sys.executable]}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        (folder / name).chmod(0o755)
+    return os.pathsep.join([str(folder), os.environ["PATH"]])
 
 
 def share_fork_server() -> None:
