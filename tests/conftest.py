@@ -106,13 +106,14 @@ def _no_late_exports() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the telemetry of every `with capture()` when it is left without an error, not only of the fixture's."""
+def _checked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the telemetry of every `with capture()` when it is left without an error; the fixture checks its own."""
     leave = Captured.__exit__
 
     def leave_and_check(captured: Captured, *error: Any) -> None:
         leave(captured, *error)
-        if error[0] is None and captured.is_checked:
+        is_of_the_fixture = request.node.funcargs.get("telemetry") is captured
+        if error[0] is None and captured.is_checked and not is_of_the_fixture:
             check_telemetry(captured)
 
     monkeypatch.setattr(Captured, "__exit__", leave_and_check)

@@ -53,7 +53,7 @@ def python(*arguments: str) -> list[str]:
 
 
 def with_programs(folder: Path) -> str:
-    """Make the programs `pellucid` (see `python`) and `python` (this one) in a folder; return a `PATH` that has them."""
+    """Make programs `pellucid` (see `python`) and `python` (this one) in a folder; return a `PATH` that has them."""
     folder.mkdir(exist_ok=True)
     for name, command in {"pellucid": python("-m", "pellucid"), "python": [sys.executable]}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
