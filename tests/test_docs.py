@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ import yaml
 from support import anthropic_wire, gemini_wire, openai_wire
 from support.nats_server import nats_server
 from support.pages import BLOCK, PAGES, ROOT, blocks_of
-from support.processes import PATIENCE, python
+from support.processes import PATIENCE, python, with_programs
 from support.vendor_server import answer_json, vendor_server
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from support.vendor_server import Answer, Received
 
 NATS = "nats://localhost:4222"
-PELLUCID = "import sys; from pellucid.cli import main; sys.exit(main())"
 
 pytestmark = pytest.mark.docs
 
@@ -94,7 +92,7 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
         if words[0] == "make":
             shown = ["make", "--dry-run", *words[1:]]
         elif words[0] == "pellucid":
-            shown = python("-c", PELLUCID, *words[1:], "--help")
+            shown = python("-m", "pellucid", *words[1:], "--help")
         else:
             known = [
                 "pip",
@@ -125,8 +123,7 @@ def test_an_incident_becomes_a_test(tmp_path: Path) -> None:
     assert commands is not None
     (tmp_path / "tests").mkdir()
     (tmp_path / "shop.py").write_text(source["code"])
-    folder = _with_programs(tmp_path / "bin", pellucid=("-c", PELLUCID), python=())
-    environment = {**os.environ, "PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
+    environment = {**os.environ, "PATH": with_programs(tmp_path / "bin")}
 
     def run(line: str) -> str:
         done = subprocess.run(
@@ -158,8 +155,7 @@ def test_from_nothing_to_a_gate(tmp_path: Path) -> None:
     starts = ("```python", "```console", "```yaml", "```text")
     source, commands, workflow, shown = (BLOCK.search(page, page.index(start))["code"] for start in starts)  # type: ignore[index]
     (tmp_path / "shop.py").write_text(source)
-    folder = _with_programs(tmp_path / "bin", pellucid=("-c", PELLUCID), python=())
-    environment = {**os.environ, "PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
+    environment = {**os.environ, "PATH": with_programs(tmp_path / "bin")}
 
     def run(line: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -185,15 +181,6 @@ def test_from_nothing_to_a_gate(tmp_path: Path) -> None:
     assert passed.returncode == 0, passed.stderr
     assert (tmp_path / "report.md").read_text().startswith("# Experiment prices-")
     assert run(gate.replace("shop:agent", "shop:worse")).returncode == 1
-
-
-def _with_programs(folder: Path, **programs: tuple[str, ...]) -> Path:
-    """Make programs that are this Python with arguments; return their folder."""
-    folder.mkdir()
-    for name, arguments in programs.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *arguments])} "$@"\n')
-        (folder / name).chmod(0o755)
-    return folder
 
 
 def _shown(command: str, folder: Path, environment: dict[str, str]) -> str:

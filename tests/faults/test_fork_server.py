@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import socket
 import sys
@@ -26,14 +26,17 @@ def test_a_client_that_is_killed_early(part: float, tmp_path: Path) -> None:
     """Its script ends however much of the request was sent, and the next one runs."""
     *_, address, option, script = command(SLEEP)
     request = {"arguments": [option, script], "environment": dict(os.environ), "folder": str(tmp_path)}
-    body = json.dumps(request).encode()
+    body = marshal.dumps(request)
     read, write = os.pipe()
+    waiting, sent = os.pipe()
+    os.close(sent)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(address)
         if part:
-            socket.send_fds(client, [len(body).to_bytes(HEAD, "big")], [write] * 3)
+            socket.send_fds(client, [len(body).to_bytes(HEAD, "big")], [write, write, write, waiting])
             client.sendall(body[: int(len(body) * part)])
-    os.close(write)
+    for end in (write, waiting):
+        os.close(end)
     with os.fdopen(read, "rb") as output:
         assert output.read() == b""  # ends when nobody has the other end
     assert run_python("print('well')").stdout == "well\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from pellucid.testing import ScriptedModel
 from support.approvals import events, passed_on, pending
 from support.asking_server import SIZE, AskingServer
 from support.durable_agents import results
+from support.processes import python
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-LEGACY = (sys.executable, str(Path(__file__).parents[1] / "support" / "mcp_servers.py"), "legacy")
+LEGACY = (str(Path(__file__).parents[1] / "support" / "mcp_servers.py"), "legacy")
 
 
 def agent_of(name: str, elicitation: Any = "pause", **options: Any) -> tuple[AskingServer, Agent[Any, Any]]:
@@ -278,7 +278,7 @@ async def test_a_durable_run_waits(store: RunStore) -> None:
 def legacy(tmp_path: Path, name: str, elicitation: Any) -> Agent[Any, Any]:
     """Return an agent that calls a tool of a server of protocol 2025-11-25."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
-    provider = MCPProvider.stdio(*LEGACY, id="old", env=env, elicitation=elicitation)
+    provider = MCPProvider.stdio(*python(*LEGACY), id="old", env=env, elicitation=elicitation)
     return Agent("clerk", model=ScriptedModel(ToolCall(name, {}, "c1"), "Done."), providers=[provider])
 
 
@@ -351,7 +351,7 @@ async def test_a_question_ends_with_its_call(tmp_path: Path) -> None:
 async def test_a_question_without_a_call(tmp_path: Path) -> None:
     """Nobody is asked what belongs to no call of a tool: the server is told that nobody chose."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
-    async with MCPProvider.stdio(*LEGACY, id="old", env=env, elicitation=_fails) as provider:
+    async with MCPProvider.stdio(*python(*LEGACY), id="old", env=env, elicitation=_fails) as provider:
         [part] = await within(provider.read("notes://1"))
     assert isinstance(part, TextPart)
     assert json.loads(part.content) == {"action": "cancel"}
@@ -366,7 +366,7 @@ async def test_who_is_asked_for(tmp_path: Path, calls: int) -> None:
         asked.append(question.identity)
 
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
-    provider = MCPProvider.stdio(*LEGACY, id="old", env=env, elicitation=reply)
+    provider = MCPProvider.stdio(*python(*LEGACY), id="old", env=env, elicitation=reply)
     model = ScriptedModel([ToolCall("hang", {}, "c0"), ToolCall("ask", {}, "c1")][-calls:], "Done.")
     async with Agent("clerk", model=model, providers=[provider]) as agent:
         await within(agent.run("Order one.", identity=Identity(tenant="t")))

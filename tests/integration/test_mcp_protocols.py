@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pytest
 from pellucid import Agent, ToolCall, semconv
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
+from support.processes import python
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-SERVER = (sys.executable, str(Path(__file__).parents[1] / "support" / "mcp_servers.py"), "legacy")
+SERVER = (str(Path(__file__).parents[1] / "support" / "mcp_servers.py"), "legacy")
 PROTOCOLS = ("2025-11-25", "2025-06-18")
 MESSAGE = {"role": "user", "content": {"type": "text", "text": "hi"}}
 NOT_ANSWERED = {
@@ -34,7 +34,7 @@ NOT_ANSWERED = {
 def clerk(tmp_path: Path, protocol: str, call: ToolCall, elicitation: Any = None) -> Agent[Any, Any]:
     """Return an agent that makes a call to a server of a protocol."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log"), "PELLUCID_TEST_PROTOCOL": protocol}
-    provider = MCPProvider.stdio(*SERVER, id="old", env=env, elicitation=elicitation)
+    provider = MCPProvider.stdio(*python(*SERVER), id="old", env=env, elicitation=elicitation)
     return Agent("clerk", model=ScriptedModel(call, "Done."), providers=[provider])
 
 

@@ -18,7 +18,7 @@ from pellucid.cli import main
 from pellucid_exporters import StoreReader
 from support.nats_server import nats_server
 from support.ports import free_port
-from support.processes import PATIENCE
+from support.processes import PATIENCE, with_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +35,12 @@ SHELL = [
 
 @contextmanager
 def started(command: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command of the page in a shell's place within the context."""
+    """Run a command of the page in a shell's place within the context; `pellucid` is that of the `PATH`, if given."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))}
     process = subprocess.Popen(
         ["bash", "-c", f"exec {command}"],
         cwd=folder,
-        env={**variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
+        env={**variables, "PATH": with_programs(folder / ".bin"), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -74,12 +74,13 @@ def test_five_minutes(tmp_path: Path) -> None:
     key = subprocess.run(
         ["bash", "-c", f"{export}; echo $PELLUCID_CALL_KEYS"], capture_output=True, text=True, check=True
     )
-    with started(f"{command} --port {port}", tmp_path, PELLUCID_CALL_KEYS=key.stdout.strip()) as server:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with started(f"{command} --port {port}", tmp_path, PELLUCID_CALL_KEYS=key.stdout.strip(), PATH=path) as server:
         wait_for(server, "Uvicorn running")
         ran = subprocess.run(
             ["bash", "-e", "-c", f"{submit}\n{complete}"],
             cwd=tmp_path,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env={**os.environ, "PATH": path},
             capture_output=True,
             text=True,
             timeout=PATIENCE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pellucid.cli import main
-from support.processes import PATIENCE
+from support.processes import PATIENCE, python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 def tools(folder: Path, arguments: str, version: str = "1") -> tuple[int, list[str], str]:
     """Run `pellucid tools` where a version of the server is; return exit code, lines of output, and errors."""
     ended = subprocess.run(
-        [sys.executable, "-m", "pellucid", "tools", *arguments.split()],
+        python("-m", "pellucid", "tools", *arguments.split()),
         cwd=folder,
         env={**os.environ, "VERSION": version},
         capture_output=True,

@@ -1,17 +1,18 @@
 """A Python process that has imported what tests need, and forks itself for each script that it is asked to run.
 
 Importing the SDKs of OpenTelemetry, MCP and the vendors takes one to two CPU seconds, and tests start hundreds of
-processes. `main` takes the path of a socket. A client sends a request (JSON: arguments, environment, folder) with
-its standard streams and a pipe that ends when all is sent, gets the id of the process that runs it, and, when that has
+processes. `main` takes the path of a socket. A client sends a request (arguments, environment, folder) with its
+standard streams and a pipe that ends when all is sent, gets the id of the process that runs it, and, when that has
 ended, its exit status. The process gets SIGIO, which ends it, when its client has gone.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import importlib
-import json
+import marshal
 import os
 import runpy
 import selectors
@@ -40,13 +41,18 @@ MODULES: Final = (
     "opentelemetry.sdk._logs",
     "opentelemetry.sdk.metrics",
     "opentelemetry.sdk.trace",
+    "pellucid.cli",
     "pellucid.mcp.provider",
     "pellucid.durable.queue.link",
     "pellucid.server",
     "pellucid.testing",
     "pellucid_exporters.console",
+    "pellucid_exporters.file",
+    "pellucid_exporters.local.reader",
     "pellucid_exporters.pipeline",
+    "pellucid_exporters.recorder.providers",
     "psycopg",
+    "requests",
     "rich.live",
     "sqlite3",
     "structlog",
@@ -56,31 +62,51 @@ MODULES: Final = (
 HEAD: Final = 4
 """Bytes of a request's length."""
 
+_CLEARED: Final = ("__main__", "builtins", "pellucid", "pellucid_exporters", "sys")
+_spared: Final[dict[str, Any]] = {}
+
 
 def main(path: str) -> None:
     """Import packages and serve until standard input ends; in a forked process, run what was asked for."""
-    for module in MODULES:
-        importlib.import_module(module)
-    warnings.resetwarnings()
-    warnings.simplefilter("error")
-    gc.collect()
-    gc.freeze()
-    script = _serve(path)
+    atexit.register(_spare_packages)  # the first that is registered is the last that runs
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(128)
+        print("listening", flush=True)
+        _import()
+        script = _serve(listener)
     if script is not None:
         script()
 
 
-def _serve(path: str) -> Callable[[], None] | None:
+def _import() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    _spared.update((name, module) for name, module in sys.modules.items() if name.partition(".")[0] not in _CLEARED)
+    _spared[""] = _spared  # a cycle, which is frozen: nothing in it is ever freed
+    warnings.resetwarnings()
+    warnings.simplefilter("error")
+    gc.collect()
+    gc.freeze()
+
+
+def _spare_packages() -> None:
+    """Let the interpreter end without taking apart the packages that it had before the fork: most of its time.
+
+    What the script has made or imported is taken apart, and so is all of Pellucid.
+    """
+    for name in _spared:
+        sys.modules.pop(name, None)
+
+
+def _serve(listener: socket.socket) -> Callable[[], None] | None:
     wakeup, alarm = socket.socketpair()
     running: dict[int, socket.socket] = {}
-    with wakeup, alarm, socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+    with wakeup, alarm, selectors.DefaultSelector() as selector:
         for end in (wakeup, alarm):
             end.setblocking(False)
         signal.set_wakeup_fd(alarm.fileno())
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        listener.bind(path)
-        listener.listen(128)
-        print("ready", flush=True)
         for source in (listener, wakeup, sys.stdin):
             selector.register(source, selectors.EVENT_READ)
         while True:
@@ -133,7 +159,7 @@ def _receive(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     length = int.from_bytes(head, "big")
     with client.makefile("rb") as file:
         body = file.read(length)
-    return json.loads(body) if head and len(body) == length else None, list(streams)
+    return marshal.loads(body) if head and len(body) == length else None, list(streams)
 
 
 def _is_closed(client: socket.socket) -> bool:
@@ -170,6 +196,11 @@ def _run(request: dict[str, Any], streams: list[int], client: socket.socket) -> 
         script = ModuleType("__main__")
         sys.modules["__main__"] = script
         exec(compile(code, "<string>", "exec"), script.__dict__)
+    elif program == "-m":
+        sys.path[0] = os.getcwd()  # noqa: PTH109
+        name, *arguments = arguments
+        sys.argv = [name, *arguments]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.argv = [program, *arguments]
         sys.path[0] = str(Path(program).parent.absolute())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from typing import Final
 PATIENCE: Final = 110
 """Seconds to wait for a process that does its work and ends, on a machine that is busy; pytest waits for 120."""
 
+_SHARED: Final = "PELLUCID_TESTS_FORK_SERVER"
 _HERE: Final = Path(__file__).parent
 _START: Final = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(sys.argv[2])"
 
@@ -40,7 +43,7 @@ def command(script: str, *arguments: object) -> list[str]:
 
 
 def python(*arguments: str) -> list[str]:
-    """Return the command `python -W error` with arguments: `-c` and a script, or a file.
+    """Return the command `python -W error` with arguments: `-c` and a script, `-m` and a module, or a file.
 
     On Linux its process has most packages imported already (see `fork_server`); `sys.executable` starts with none.
     """
@@ -49,9 +52,33 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(_HERE / "fork_client.py"), _fork_server(os.getpid()), *arguments]
 
 
+def with_programs(folder: Path) -> str:
+    """Make programs `pellucid` (see `python`) and `python` (this one) in a folder; return a `PATH` that has them."""
+    folder.mkdir(exist_ok=True)
+    for name, command in {"pellucid": python("-m", "pellucid"), "python": [sys.executable]}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        (folder / name).chmod(0o755)
+    return os.pathsep.join([str(folder), os.environ["PATH"]])
+
+
+def share_fork_server() -> None:
+    """Start the server that this process and the processes that it starts, those of pytest-xdist, use together."""
+    if sys.platform == "linux":
+        os.environ[_SHARED] = _start_fork_server()
+
+
 @cache
 def _fork_server(_pid: int) -> str:
-    """Start the server of this process at the first call, and return the path of its socket."""
+    """Return the path of the server's socket when it has imported all; start it at the first call if none is shared."""
+    path = os.environ.get(_SHARED) or _start_fork_server()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""  # what it answers to no request
+    return path
+
+
+def _start_fork_server() -> str:
     folder = tempfile.mkdtemp()
     path = f"{folder}/socket"
     server = subprocess.Popen(
@@ -62,7 +89,7 @@ def _fork_server(_pid: int) -> str:
     )
     assert server.stdin is not None
     assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n"
+    assert server.stdout.readline() == b"listening\n"
 
     def stop() -> None:
         assert server.stdin is not None
