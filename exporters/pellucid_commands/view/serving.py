@@ -39,7 +39,7 @@ def serve(
     host: str,
     port: int | None,
     jaeger: str | None,
-    grafana: str | None,
+    grafana: str | None = None,
     browser: bool,
     durable: DurablePages | None = None,
     actions: Actions | None = None,
