@@ -110,7 +110,7 @@ def hook() -> Iterator[Webhook]:
 def relay(prometheus: FakePrometheus, hook: Webhook) -> Iterator[str]:
     """Return the base URL of a relay between the two."""
     url = f"http://127.0.0.1:{prometheus.server_port}"
-    made = Relay(prometheus=url, alertmanagers=[hook.url], traces=f"{TRACES}/")
+    made = Relay(prometheus=url, alertmanagers=[hook.url], traces=f"{TRACES}/", viewer="http://localhost:4380/")
     with serving(RelayServer(("127.0.0.1", 0), made)) as base:
         yield base
 
@@ -132,7 +132,8 @@ def test_the_trace_shows_what_the_alert_says(relay: str, hook: Webhook, name: st
     """Slowness is shown by the slowest, a failure by one that failed, anything else by the newest; words stay."""
     labels = {"alertname": name, "pellucid_provider_id": "hub"}
     alert = relayed(relay, hook, labels, summary="hub: 9 s")
-    assert alert["annotations"] == {"summary": "hub: 9 s", "trace_id": trace, "trace_url": f"{TRACES}/trace/{trace}"}
+    links = {"trace_url": f"{TRACES}/trace/{trace}", "run_url": f"http://localhost:4380/traces/{trace}"}
+    assert alert["annotations"] == {"summary": "hub: 9 s", "trace_id": trace, **links}
 
 
 @pytest.mark.parametrize(

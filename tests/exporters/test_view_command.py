@@ -84,7 +84,9 @@ def test_a_missing_extra_is_named(
     assert "jinja2 not installed; run: pip install 'pellucid[view]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--port", "65536"], ["--host", "0.0.0.0"], ["--jaeger", "javascript:alert(1)"]])
+@pytest.mark.parametrize(
+    "arguments", [["--port", "65536"], ["--host", "0.0.0.0"], ["--jaeger", "javascript:alert(1)"], ["--grafana", "x"]]
+)
 def test_bad_options_are_refused(path: Path, arguments: list[str]) -> None:
     """Ports that are none, addresses of other machines and URLs of other schemes are mistakes."""
     with pytest.raises(SystemExit) as exit_:
@@ -92,10 +94,11 @@ def test_bad_options_are_refused(path: Path, arguments: list[str]) -> None:
     assert exit_.value.code == 2
 
 
+@pytest.mark.parametrize("name", ["PELLUCID_JAEGER_URL", "PELLUCID_GRAFANA_URL"])
 def test_a_bad_variable_is_named(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The variable for Jaeger is checked as its option is."""
-    monkeypatch.setenv("PELLUCID_JAEGER_URL", "http://[")
+    """The variables for Jaeger and Grafana are checked as their options are."""
+    monkeypatch.setenv(name, "http://[")
     assert main(["view", str(path)]) == 2
-    assert "PELLUCID_JAEGER_URL: 'http://[' is not an address" in capsys.readouterr().err
+    assert f"{name}: 'http://[' is not an address" in capsys.readouterr().err

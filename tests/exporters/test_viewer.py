@@ -20,6 +20,7 @@ from pellucid import Agent, DiscoveryProvider, Message, ModelResponse, Tool, Too
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import runs as runs_command
 from pellucid_commands.inspection import show
+from pellucid_dashboards.grafana.runs_and_models import UID
 from pellucid_exporters import StoreReader
 from pellucid_exporters.file.reader import FileReader
 from pellucid_exporters.options import resolve_file
@@ -328,6 +329,24 @@ async def test_traces_link_to_jaeger(reader: StoreReader) -> None:
     async with client(reader, jaeger="http://localhost:16686") as http:
         for page in (f"/runs/{run.run_id}/", f"/runs/{run.run_id}/3"):
             assert f'href="http://localhost:16686/trace/{run.trace_id}' in await text_of(http, page)
+
+
+async def test_runs_link_to_grafana_and_are_found_by_trace(reader: StoreReader) -> None:
+    """With the address of Grafana, a run links to the dashboard of its agent; a trace leads to its outermost run."""
+    run = reader.runs()[0]
+    async with client(reader, grafana="http://localhost:3000") as http:
+        page = await text_of(http, f"/runs/{run.run_id}/")
+        link = re.search(rf'href="http://localhost:3000/d/{UID}\?from=(\d+)&amp;to=(\d+)&amp;var-agent=([^"]+)"', page)
+        assert link is not None
+        assert int(link[1]) * 10**6 < run.start < int(link[2]) * 10**6
+        assert link[3] == run.agent
+        outer = next(each for each in reader.trace(run.trace_id) if each.parent_run_id is None)
+        answer = await http.get(f"/traces/{run.trace_id}")
+        assert (answer.status_code, answer.url.path) == (200, f"/runs/{outer.run_id}/")
+        for unknown in ("0" * 32, "<b>"):
+            assert (await http.get(f"/traces/{unknown}")).status_code == 404
+    async with client(reader) as http:
+        assert "in Grafana" not in await text_of(http, f"/runs/{run.run_id}/")
 
 
 async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:

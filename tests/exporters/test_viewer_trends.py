@@ -39,6 +39,12 @@ async def price(article: str) -> str:
     return "12"
 
 
+@tool
+async def stock(article: str) -> str:
+    """Count the articles."""
+    return "none"
+
+
 def spending(answer: str | ToolCall, dollars: float) -> ModelResponse:
     """Return an answer that costs something."""
     part = answer if isinstance(answer, ToolCall) else TextPart(answer)
@@ -138,6 +144,33 @@ async def test_a_model_has_lines_over_time(shop: Path) -> None:
         assert (row.end - since) // step == row.step
     old = await page(shop, f"/models?id=luna&range=1h&until={now + 3600 * 10**9}")
     assert re.search(r'class="before" points="[^"]+"', old)
+
+
+async def test_a_new_version_is_compared_with_the_one_before(tmp_path: Path) -> None:
+    """Within one window, too: by how much it is slower, and a link that compares their runs."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        for version, tools in (("1.4", [price]), ("1.5", [price, stock])):
+            for agent in ("sales", "sales eu"):
+                await Agent(agent, version=version, model=ScriptedModel("hi"), tools=tools, telemetry=telemetry).run(
+                    "?"
+                )
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE runs SET ended = start + iif(version = '1.4', 2, 5) * 1000000000")
+        connection.commit()
+    text = await page(path, "/trends?by=version&sort=p50")
+    rows = {row[0]: row[3] for row in cells_of(text)}
+    assert rows == {
+        "sales 1.5 against sales 1.4": "5 s +150 %",
+        "sales eu 1.5 against sales eu 1.4": "5 s +150 %",
+        "sales 1.4": "2 s new",
+        "sales eu 1.4": "2 s new",
+    }
+    text = await page(path, "/trends?by=version&name=sales+1.5")
+    link = re.search(r'href="(/compare[^"]+)">Compare a run with one of sales 1.4', text)
+    assert link is not None
+    assert "stock" in await page(path, link[1].replace("&amp;", "&"))
+    assert "Compare a run" not in await page(path, "/trends?by=version&name=sales+1.4")
 
 
 async def test_trends_find_the_version_that_is_slower(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     relay.add_argument(
         "--grafana", default="http://localhost:3000", metavar="URL", help="Grafana, for browsers (%(default)s)"
     )
+    relay.add_argument(
+        "--viewer", metavar="URL", help="`pellucid view` of those who get alerts, such as http://localhost:4380 (none)"
+    )
     for name in ("prometheus", "alertmanager"):
         relay.add_argument(
             f"--{name}-external-url", metavar="URL", help=f"its URL for browsers, if that is not the one of --{name}"
@@ -57,6 +60,7 @@ def run(options: Namespace) -> int:
         prometheus=_checked("--prometheus", options.prometheus),
         alertmanagers=[_checked("--alertmanager", url) for url in options.alertmanager or ["http://localhost:9093"]],
         traces=_checked("--traces", options.traces),
+        viewer=_checked("--viewer", options.viewer) if options.viewer else None,
     )
     prometheus, alertmanager = options.prometheus_external_url, options.alertmanager_external_url
     places = Places(

@@ -32,17 +32,19 @@ class DeliveryError(PellucidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relay:
-    """Relay that adds `trace_id` and `trace_url` to the annotations of alerts.
+    """Relay that adds `trace_id`, `trace_url` and `run_url` to the annotations of alerts.
 
     Attributes:
         prometheus: Base URL of the Prometheus that stores the exemplars.
         alertmanagers: Base URLs; each receives all alerts.
         traces: Base URL of Jaeger, reachable from browsers.
+        viewer: Base URL of `pellucid view`, if those who get alerts have one.
     """
 
     prometheus: str
     alertmanagers: Sequence[str]
     traces: str
+    viewer: str | None = None
 
     def pass_on(self, alerts: Sequence[Alert]) -> None:
         """Add traces and forward the alerts.
@@ -78,6 +80,8 @@ class Relay:
             if found is not None:
                 annotations["trace_id"] = found.trace_id
                 annotations["trace_url"] = f"{self.traces.rstrip('/')}/trace/{found.trace_id}"
+                if self.viewer is not None:
+                    annotations["run_url"] = f"{self.viewer.rstrip('/')}/traces/{found.trace_id}"
 
 
 def describe(notification: Mapping[str, Any]) -> str:
@@ -87,7 +91,7 @@ def describe(notification: Mapping[str, Any]) -> str:
         labels, annotations = alert["labels"], alert["annotations"]
         summary = annotations.get("summary") or labels.get("alertname", "")
         lines.append(f"[{alert['status']}] {labels.get('severity', 'alert')} {labels.get('alertname', '')}: {summary}")
-        links = (("trace", "trace_url"), ("dashboard", "dashboard_url"), ("runbook", "runbook_url"))
+        links = tuple((name, f"{name}_url") for name in ("trace", "run", "dashboard", "runbook"))
         lines += [f"    {name}: {annotations[key]}" for name, key in links if annotations.get(key)]
     return "\n".join(clean(line) for line in lines)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NEEDED: Final = ("jinja2", "markdown_it", "starlette", "uvicorn")
 HOSTS: Final = ("127.0.0.1", "::1")
 JAEGER: Final = "PELLUCID_JAEGER_URL"
+GRAFANA: Final = "PELLUCID_GRAFANA_URL"
 TOKEN: Final = "PELLUCID_VIEW_TOKEN"  # noqa: S105  (a name)
 LARGEST_PORT: Final = 65_535
 
@@ -49,6 +50,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--jaeger", type=_url, metavar="URL", help=f"link to traces in this Jaeger UI (default: {JAEGER})"
     )
     parser.add_argument(
+        "--grafana", type=_url, metavar="URL", help=f"link runs to the dashboards in this Grafana (default: {GRAFANA})"
+    )
+    parser.add_argument(
         "--images", action="store_true", help="load images of other hosts that recorded messages name, from there"
     )
 
@@ -62,12 +66,6 @@ def run(options: Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[view]'")
-    jaeger = options.jaeger
-    if jaeger is None and (text := os.environ.get(JAEGER)):
-        try:
-            jaeger = _url(text)
-        except ArgumentTypeError as error:
-            raise ConfigError(f"{JAEGER}: {error}") from None
     if options.cases is not None and not options.allow_actions:
         raise ConfigError("--cases is for the button that adds a run to a set; add --allow-actions")
     from pellucid_commands.view.serving import serve
@@ -86,7 +84,8 @@ def run(options: Namespace) -> int:
         options.paths,
         host=options.host,
         port=options.port,
-        jaeger=jaeger,
+        jaeger=options.jaeger or _from_environment(JAEGER),
+        grafana=options.grafana or _from_environment(GRAFANA),
         browser=options.open,
         durable=durable,
         actions=actions,
@@ -99,6 +98,14 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > LARGEST_PORT:
         raise ArgumentTypeError(f"{text!r} is not a port from 0 to {LARGEST_PORT}")
     return int(text)
+
+
+def _from_environment(name: str) -> str | None:
+    text = os.environ.get(name)
+    try:
+        return _url(text) if text else None
+    except ArgumentTypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _url(text: str) -> str:

@@ -39,6 +39,7 @@ def serve(
     host: str,
     port: int | None,
     jaeger: str | None,
+    grafana: str | None = None,
     browser: bool,
     durable: DurablePages | None = None,
     actions: Actions | None = None,
@@ -65,7 +66,14 @@ def serve(
 
             feedback = stack.enter_context(feedback_to(first_store(path), reader, actions, cases))
         app = create_viewer_app(
-            reader, label=label, jaeger=jaeger, durable=durable, feedback=feedback, images=images, filters=filters
+            reader,
+            label=label,
+            jaeger=jaeger,
+            grafana=grafana,
+            durable=durable,
+            feedback=feedback,
+            images=images,
+            filters=filters,
         )
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"

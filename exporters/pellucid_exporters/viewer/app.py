@@ -23,8 +23,10 @@ from pellucid_exporters.viewer.alerts_page import alerts_page, runbook_page
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.run.elsewhere import run_of_trace
 from pellucid_exporters.viewer.run.page import run_page
 from pellucid_exporters.viewer.runs.page import runs_page
+from pellucid_exporters.viewer.runs.saved import save_filter
 from pellucid_exporters.viewer.security import HEADERS, Protection
 from pellucid_exporters.viewer.span_page import media, raw_text, request_text, span_of_id, span_page
 from pellucid_exporters.viewer.trends.calls_page import calls_page
@@ -44,6 +46,7 @@ def create_viewer_app(
     *,
     label: str = "",
     jaeger: str | None = None,
+    grafana: str | None = None,
     durable: DurablePages | None = None,
     feedback: Feedback | None = None,
     images: bool = False,
@@ -58,6 +61,7 @@ def create_viewer_app(
         reader: Reader of the store.
         label: Name of the store, at the bottom of each page.
         jaeger: URL of a Jaeger UI to which the pages link by trace id.
+        grafana: URL of a Grafana with Pellucid's dashboards, to which the page of a run links.
         durable: Durable runs to show, too. Their store is opened in the lifespan of the application.
         feedback: What readers may do with a run; nothing if it is None.
         images: Whether pages load images of other hosts that recorded messages name.
@@ -77,6 +81,7 @@ def create_viewer_app(
             Route("/runs/{run_id}/{sequence}/request", request_text),
             Route("/runs/{run_id}/{sequence}/raw/{attribute}", raw_text),
             Route("/runs/{run_id}/{sequence}/media/{attribute}/{digest}", media),
+            Route("/traces/{trace_id}", run_of_trace),
             Route("/conversations", people_page("conversation")),
             Route("/users", people_page("user")),
             Route("/tenants", people_page("tenant")),
@@ -98,7 +103,7 @@ def create_viewer_app(
     app.state.reader, app.state.durable, app.state.feedback = reader, durable, feedback
     app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
-    app.state.jaeger = jaeger
+    app.state.jaeger, app.state.grafana = jaeger, grafana
     app.state.images, app.state.filters = images, filters
     return app
 
@@ -112,7 +117,7 @@ def _routes(durable: DurablePages) -> list[Route]:
 def _feedback_routes() -> list[Route]:
     from pellucid_exporters.viewer.feedback.routes import routes
 
-    return routes()
+    return [*routes(), Route("/do/filter", save_filter, methods=["POST"])]
 
 
 @asynccontextmanager

@@ -12,13 +12,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pellucid import semconv
-from pellucid.errors import ConfigError, PellucidError
+from pellucid.errors import PellucidError
 from pellucid.scores import Score, Scored
 from pellucid_exporters.stored.rows import RunRow
 from pellucid_exporters.viewer.feedback.parts import Feedback, feedback_of
 from pellucid_exporters.viewer.forms import given, own_form, signed_in
 from pellucid_exporters.viewer.pages import reader_of, run_of
-from pellucid_exporters.viewer.runs.saved import SavedFilters, own_query
 
 THUMB: Final = "thumb"
 """Name of the score of a thumb: 1 with the label `up`, 0 with `down`."""
@@ -33,7 +32,6 @@ def routes() -> list[Route]:
         Route("/sign-in", _sign_in),
         Route("/do/score", _score, methods=["POST"]),
         Route("/do/case", _case, methods=["POST"]),
-        Route("/do/filter", _filter, methods=["POST"]),
     ]
 
 
@@ -70,23 +68,6 @@ async def _case(request: Request) -> Response:
     except PellucidError as error:
         raise HTTPException(409, f"{error}.") from error
     return _back(run, "scores", name)
-
-
-async def _filter(request: Request) -> Response:
-    """Save a filter of the list of runs, or remove one, and show the list again."""
-    form = await own_form(request, _feedback(request).actions)
-    filters: SavedFilters | None = request.app.state.filters
-    if filters is None:
-        raise HTTPException(404, "There is no file for filters.")
-    name, back = given(form, "name"), own_query(form.get("query", ""))
-    try:
-        if form.get("remove"):
-            await run_in_threadpool(filters.remove, name)
-        else:
-            await run_in_threadpool(filters.save, name, back)
-    except ConfigError as error:
-        raise HTTPException(409, str(error)) from error
-    return RedirectResponse(f"/runs?{back}" if back else "/runs", 303)
 
 
 def _feedback(request: Request) -> Feedback:

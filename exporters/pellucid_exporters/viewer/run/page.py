@@ -14,6 +14,7 @@ from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow, text_of
 from pellucid_exporters.viewer.feedback.parts import feedback_of, form_token
 from pellucid_exporters.viewer.pages import MOST_KEPT, reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
+from pellucid_exporters.viewer.run.elsewhere import in_grafana
 from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
 from pellucid_exporters.viewer.run.gaps import KINDS, path_of, waits
 from pellucid_exporters.viewer.run.overview import overview
@@ -86,6 +87,7 @@ def run_page(request: Request) -> Response:
         "is_live": run.status == RUNNING,
         "replay": REPLAY.format(store=request.app.state.label.partition(", ")[0] or "telemetry.db", run_id=run.run_id),
         **_scores(request, run, spans, tree),
+        "in_grafana": in_grafana(request, run),
         "panel": _panel(request, tree, content, trace, state),
     }
     room = Room(elements=1_000, characters=250_000, longest=4_000, largest=60)

@@ -26,7 +26,7 @@ from pellucid_exporters.viewer.runs.address import (
 )
 from pellucid_exporters.viewer.runs.figures import figures_of
 from pellucid_exporters.viewer.runs.histogram import Histogram, histogram
-from pellucid_exporters.viewer.runs.saved import SavedFilters, own_query
+from pellucid_exporters.viewer.runs.saved import filters_of, own_query
 from pellucid_exporters.viewer.zones import ZONES
 
 PAGE: Final = 100
@@ -79,7 +79,7 @@ def runs_page(request: Request) -> Response:
 
 def _saved(request: Request, address: Address) -> dict[str, Any]:
     """Return the filters that were saved, and what forms send that save one; None if the reader may not."""
-    filters: SavedFilters | None = request.app.state.filters
+    filters = filters_of(request)
     return {
         "saved": filters.all() if filters is not None else {},
         "csrf": form_token(request) if filters is not None else None,

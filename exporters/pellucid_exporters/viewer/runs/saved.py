@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
 from pellucid.errors import ConfigError
+from pellucid_exporters.viewer.feedback.parts import feedback_of
+from pellucid_exporters.viewer.forms import given, own_form
 from pellucid_exporters.viewer.runs.address import FLAGS, NUMBERS, TEXTS
 
 MOST: Final = 50
@@ -80,6 +87,30 @@ class SavedFilters:
             Path(draft).replace(self._path)
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be written ({error.strerror}).") from error
+
+
+async def save_filter(request: Request) -> Response:
+    """Save a filter of the list of runs, or remove one, and show the list again."""
+    feedback, filters = feedback_of(request), filters_of(request)
+    assert feedback is not None  # otherwise there is no such route
+    form = await own_form(request, feedback.actions)
+    if filters is None:
+        raise HTTPException(404, "There is no file for filters.")
+    name, query = given(form, "name"), own_query(form.get("query", ""))
+    try:
+        if form.get("remove"):
+            await run_in_threadpool(filters.remove, name)
+        else:
+            await run_in_threadpool(filters.save, name, query)
+    except ConfigError as error:
+        raise HTTPException(409, str(error)) from error
+    return RedirectResponse(f"/runs?{query}" if query else "/runs", 303)
+
+
+def filters_of(request: Request) -> SavedFilters | None:
+    """Return the saved filters of the application."""
+    filters: SavedFilters | None = request.app.state.filters
+    return filters
 
 
 def own_query(query: str) -> str:

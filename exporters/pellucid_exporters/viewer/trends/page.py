@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -12,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pellucid_exporters.stored.quantiles import percentile
+from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.run_groups import DIMENSIONS, RunGroup
 from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.trends.lines import largest, lines
 from pellucid_exporters.viewer.trends.scores import score_values
+from pellucid_exporters.viewer.trends.versions import comparison_of, first_of, parts_of, versions_before
 from pellucid_exporters.viewer.windows import RANGES, Range, range_of
 from pellucid_exporters.viewer.zones import Zone
 
@@ -46,6 +48,9 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "cached": _cached,
 }
 
+RATES: Final = frozenset({"failed", "p50", "p95", "cached"})
+"""Measures that do not grow with the number of runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mover:
@@ -54,12 +59,14 @@ class Mover:
     Attributes:
         now, before: Values of `MEASURES`.
         cache: Shares of discoveries of a hub that were answered by the cache, in both periods.
+        than: The version with which a new one is compared, in place of the period before.
     """
 
     name: str
     now: Mapping[str, float | None]
     before: Mapping[str, float | None]
     cache: tuple[float | None, float | None] = (None, None)
+    than: str | None = None
 
     def change(self, measure: str) -> float:
         """Return by how much it changed; a name that is new has changed by all of it."""
@@ -82,6 +89,10 @@ def trends_page(request: Request) -> Response:
     whole = [reader.groups(None, *period, within=within) for period in _periods(window)]
     named = [reader.groups(by, *period) for period in _periods(window)]
     movers = _movers(named, _cache(request, window) if by == "hub" else {})
+    known = first_of(named)
+    agents = [group.name for group in reader.groups("agent", window.before, window.until)] if by == "version" else []
+    earlier = versions_before(known.values(), agents)
+    movers = [_against(mover, known.get(earlier.get(mover.name, ""))) for mover in movers]
     movers.sort(key=lambda mover: (-abs(mover.change(order)), mover.name))
     values = {
         "by": by,
@@ -94,6 +105,8 @@ def trends_page(request: Request) -> Response:
         "ranges": RANGES,
         "movers": movers[:MOST],
         "number": len(movers),
+        "than": earlier.get(name or ""),
+        "comparison": _comparison(reader, agents, name, earlier),
         "all": Mover("", _values(whole[1]), _values(whole[0])),
         **score_values(reader, window, by, name),
         "charts": {measure: _chart(over_time, measure) for measure in MEASURES},
@@ -122,6 +135,22 @@ def _movers(named: Sequence[Iterable[RunGroup]], cache: Mapping[str, Any]) -> li
         )
         for name in {**before, **now}
     ]
+
+
+def _against(mover: Mover, earlier: RunGroup | None) -> Mover:
+    """Return a new version against the one before it, as far as that does not depend on how many runs they had."""
+    if earlier is None or any(value is not None for value in mover.before.values()):
+        return mover
+    before = {measure: value if measure in RATES else None for measure, value in _values([earlier]).items()}
+    return replace(mover, before=before, than=earlier.name)
+
+
+def _comparison(reader: Reader, agents: Sequence[str], name: str | None, earlier: Mapping[str, str]) -> str | None:
+    """Return the address that compares a version with the one before it."""
+    if name is None or name not in earlier:
+        return None
+    known = sorted(agents, key=len, reverse=True)
+    return comparison_of(reader, parts_of(earlier[name], known), parts_of(name, known))
 
 
 def _cache(request: Request, window: Range) -> dict[str, tuple[float | None, float | None]]:
