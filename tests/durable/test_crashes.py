@@ -334,8 +334,7 @@ async def test_lost_answers_to_commits(location: Location, tmp_path: Path) -> No
             # One statement, which is committed by itself; then a notification, without which it counts all the same.
             first = await lost(partial(store.settle, "x", "completed", events=["settled"]), b"NOTIFY")
             second = await lost(partial(store.settle, "y", "completed", 1, events=["settled"]), b"UPDATE calls")
-            assert isinstance(first, Settlement)
-            assert isinstance(second, Settlement)
+            assert isinstance(first, Settlement) and isinstance(second, Settlement)  # noqa: PT018  (one thing)
             assert (first.outcome, second.outcome) == ("settled", "duplicate")
             assert await lost(partial(store.give_score, "run", "digest", "thumb", {"value": 1})) is None
             assert await store.give_score("run", "digest", "thumb", {"value": 0}) == {"value": 1}

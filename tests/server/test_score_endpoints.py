@@ -114,7 +114,7 @@ async def test_a_browser_scores_a_run_once(scene: Scene, telemetry: Telemetry, t
 
 
 async def test_a_token_scores_once_on_all_servers(tmp_path: Path, telemetry: Telemetry) -> None:
-    """Another server on the same store, such as after a restart, knows the scores of a token, until the run is deleted."""
+    """Another server on the same store, such as after a restart, knows what a token has given, until its run goes."""
     agent = Agent("support", model=ScriptedModel("done"), telemetry=telemetry)
     options: dict[str, Any] = {"authenticate": caller, "authorize": by_role, "telemetry": telemetry}
     first, second = Scene(tmp_path), Scene(tmp_path)
