@@ -209,7 +209,7 @@ async def test_what_is_rejected_is_said(tmp_path: Path) -> None:
     assert len(StoreReader(tmp_path / "t.db").runs()) == 4
 
 
-BOMB = gzip.compress(bytes(intake.MOST_BYTES + 1))
+BOMB = gzip.compress(bytes(intake.MOST_BYTES + 1), mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -221,12 +221,26 @@ BOMB = gzip.compress(bytes(intake.MOST_BYTES + 1))
         (b"{" * 100_000, JSON, 400),
         (b'{"resourceSpans": ' + b"[" * 100_000, JSON, 400),
         (b"not gzip", PROTOBUF | {"Content-Encoding": "gzip"}, 400),
-        (gzip.compress(b"x" * 1000)[:-9], PROTOBUF | {"Content-Encoding": "gzip"}, 400),
+        (gzip.compress(b"x" * 1000, mtime=0)[:-9], PROTOBUF | {"Content-Encoding": "gzip"}, 400),
         (b"", {"Content-Type": "text/plain"}, 415),
         (b"", {}, 415),
         (b"", PROTOBUF | {"Content-Encoding": "zstd"}, 415),
         (BOMB, PROTOBUF | {"Content-Encoding": "gzip"}, 413),
         (bytes(intake.MOST_BYTES + 1), PROTOBUF, 413),
+    ],
+    ids=[
+        "not protobuf",
+        "a list",
+        "an invalid id",
+        "half a document",
+        "deep",
+        "not gzip",
+        "half of gzip",
+        "text",
+        "no type",
+        "zstd",
+        "large when unpacked",
+        "large",
     ],
 )
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator object ByteStream")  # the client's
