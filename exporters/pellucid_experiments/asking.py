@@ -40,7 +40,7 @@ class Attempt:
 
     Attributes:
         result: Its result; None if there is none.
-        error: What it raised.
+        error: Its error.
         problem: Why it could not be replayed; empty if it could.
         pipeline: Where its telemetry went.
         spans: Its spans, and those of the runs nested in it.
@@ -99,7 +99,7 @@ class Asker:
     Args:
         experiment: Name of the experiment.
         recording: Where hubs and tools come from; None calls them.
-        live: What calls out in spite of that: `tool:<name>`, `hub:<provider id>`.
+        live: Parts that call out in spite of that: `tool:<name>`, `hub:<provider id>`.
         deps: Value that tools receive.
     """
 

@@ -38,7 +38,7 @@ async def assert_scores(
 
     Args:
         result: The answer.
-        case: What was asked.
+        case: The case.
         scorers: Functions, as for `scores_of`.
         within: Seconds that each scorer has.
         **least: Lowest values by the names of scores; without any, each score with a value must be at least 1.

@@ -28,7 +28,7 @@ class Journal:
     """The journal of a running experiment. Its file is readable by its owner only: it has answers.
 
     Attributes:
-        trials: What it holds: trials that have ended, in the order of their ends.
+        trials: Trials that have ended, in the order of their ends.
     """
 
     def __init__(self, path: Path, file: int, trials: list[Trial]) -> None:
@@ -42,7 +42,7 @@ class Journal:
 
         Args:
             path: The file.
-            plan: What the experiment consists of; a resumed one must have the same.
+            plan: Contents of the experiment; a resumed one must have the same.
             resume: Whether to continue.
 
         Raises:

@@ -25,7 +25,7 @@ class Section:
     """A table.
 
     Attributes:
-        title: What it shows.
+        title: Its title.
         columns: Titles of the columns.
         rows: Cells.
         right: Columns of numbers.

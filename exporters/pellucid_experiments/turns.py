@@ -20,7 +20,7 @@ class Turns:
 
     Args:
         ask: Asks a case.
-        planned: What is to be asked.
+        planned: Questions to ask.
     """
 
     def __init__(self, ask: Callable[[Planned], Awaitable[Trial]], planned: Iterable[Planned]) -> None:

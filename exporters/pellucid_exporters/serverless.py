@@ -34,7 +34,7 @@ def flush_after(
     not arrive in time is logged as a warning, and sent during the next invocation.
 
     Args:
-        telemetry: What `configure()` returned.
+        telemetry: Result of `configure()`.
         timeout: Seconds that sending may take at most.
         margin: Seconds to leave of the time that the invocation has left, which
             `context.get_remaining_time_in_millis()` of AWS Lambda says; without that, `timeout` alone counts.

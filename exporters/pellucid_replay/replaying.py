@@ -41,7 +41,7 @@ class Replay(Generic[OutputT_co]):
     """Outcome of a replay.
 
     Attributes:
-        tape: What was replayed.
+        tape: Tape that was replayed.
         result: Result of the replayed run; None if it failed or was stopped.
         error: Error that ended it, as the recorded run if there is no divergence.
         divergence: First boundary that was asked for something that the recording does not have, or that differs from
@@ -123,10 +123,10 @@ async def replay(
     Args:
         agent: The agent; None builds one from the recording.
         tape: The recorded run.
-        live: What is not answered from the tape: `"model"`, `"tool:<name>"`, `"hub:<provider id>"`.
+        live: Parts that are not answered from the tape: `"model"`, `"tool:<name>"`, `"hub:<provider id>"`.
         model: Live model in place of the agent's, also by name, such as `"openai:gpt-6-sol"`. It needs no agent.
         timing: Factor of the recorded durations: 0 for no waiting, 1 for the recorded timing.
-        on_divergence: What to do when the tape has no answer because the run differs: `"stop"`, or continue `"live"`.
+        on_divergence: Reaction when the tape has no answer because the run differs: `"stop"`, or continue `"live"`.
         deps: Value for live tools.
 
     Raises:
@@ -178,7 +178,7 @@ async def played(
         has_request: Whether requests are to be compared.
         deps: Value for live tools.
         caller: Identity and budget of the runs, if not the recorded identity and no budget.
-        messages: What the first run starts with, if not the recorded messages.
+        messages: Start of the first run, if not the recorded messages.
     """
     tape, (pipeline, tracers) = passes[0].tape, kept
     tracers.recorded = tape.catalogs

@@ -25,7 +25,7 @@ class Divergence:
     Attributes:
         boundary: Name of the span, such as `chat gpt-6-sol`.
         iteration: Iteration of the replay.
-        what: What differs: `messages`, `tools`, `arguments`, `result`, ...
+        what: Part that differs: `messages`, `tools`, `arguments`, `result`, ...
         recorded: The side of the tape; None if the tape has no such boundary.
         replayed: The side of the replay; None if the replay has no such boundary.
         run_id: Recorded run.
@@ -64,7 +64,7 @@ class Session:
     """State of one replay.
 
     Attributes:
-        live: What is not answered from the tape: `model`, `tool:<name>`, `hub:<provider id>`.
+        live: Parts that are not answered from the tape: `model`, `tool:<name>`, `hub:<provider id>`.
         timing: Factor by which recorded durations are multiplied.
         on_divergence: Whether the replay stops at the first difference, continues live, or fails there.
         token: Stops the replay.

@@ -234,7 +234,7 @@ class ToolContext(Generic[DepsT_co]):
         progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
         expires_at: Time at which the run must end, in UTC; None if it has no limit.
         heartbeat: Function that shows that a call in the background is alive; see `Tool.heartbeat`.
-        external: What another process needs to return the result, if the tool has `execution="external-dispatch"`.
+        external: Data with which another process returns the result, if the tool has `execution="external-dispatch"`.
     """
 
     run_id: str = ""

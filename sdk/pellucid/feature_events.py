@@ -118,7 +118,7 @@ class ToolsRedefined(Event, name="tools.redefined"):
         after: Point at which the tool was pinned: `offer`, `activation` or `approval`; `lock` if it differs from the
             lock file.
         refused: Whether the tool is withheld from the model; False if the change was reverted.
-        diff: What differs from the lock file, word by word as `[-old-]{+new+}`, redacted and cut.
+        diff: Differences from the lock file, word by word as `[-old-]{+new+}`, redacted and cut.
     """
 
     tool_name: str
@@ -159,8 +159,8 @@ class BudgetLow(Event, name="budget.low"):
         budget: Name of the budget.
         limit: `cost`, `tokens` or `model_calls`.
         value: The limit.
-        spent: What ended calls have used, of all runs.
-        reserved: What the calls in flight may use at most.
+        spent: Amounts of ended calls, of all runs.
+        reserved: Most that the calls in flight may use.
         period: The period, such as `2026-11-27`; empty for a budget without periods.
         is_refused: Whether a model call was not made, because it might have exceeded the budget.
     """
@@ -324,7 +324,7 @@ class ScoreRecorded(Event, name="score.recorded"):
         value: A number, 0 or more; None if there is none.
         label: Word for the value.
         explanation: Why, redacted; None if no content is recorded.
-        by: Who judged.
+        by: The judge.
         error_type: Why there is no judgement.
         response_id: Id of the model's answer that was judged.
         version: Version of the agent, if it was given.

@@ -29,7 +29,7 @@ class Setup:
         namespace: Where all goes; None leaves it to `kubectl`.
         image: With Pellucid and the agents.
         parts: Some of `PARTS`.
-        agents: What server and workers run, as `pellucid serve` takes them; none for neither.
+        agents: Agents of server and workers, as `pellucid serve` takes them; none for neither.
         operators: Whether the resources of Prometheus Operator, OpenTelemetry Operator and KEDA are used.
         prometheus: Where it answers, for the relay and for KEDA.
         alertmanager: Where the relay sends.

@@ -50,9 +50,9 @@ class Watch:
 
     Args:
         reader: The store.
-        scorers: What scores the runs.
+        scorers: Scorers of the runs.
         claims: Claims of all processes.
-        arrivals: What has arrived by OTLP.
+        arrivals: Spans that have arrived by OTLP.
         recorder: Destination of the scores.
         agent: Name of the agent whose runs are scored; None for all.
         say: Called with each run and its scores.

@@ -48,7 +48,7 @@ class Words:
     """Words that differ between the summaries of a rule and of an alert that fires.
 
     Attributes:
-        subject: What the alert is about, such as `Tool hub github (support)`.
+        subject: Subject of the alert, such as `Tool hub github (support)`.
         value: The measured value with its unit.
         objective: Latency objective of the hub.
         budget: Share of the hub's requests that may take longer.

@@ -98,7 +98,7 @@ class StoreReader(ScoreReader):
             replays: Whether to return replays of other runs, too.
             conversation: Id of the conversation.
             kind: `agent` for runs that are neither of judges nor of experiments, `judge`, `experiment`, or `all`.
-            score: What the newest score of a name has to be.
+            score: Condition on the newest score of a name.
             limit: Maximum number of runs.
         """
         parts = {"hub": hub, "tool": tool, "model": model}

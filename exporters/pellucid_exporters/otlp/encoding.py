@@ -102,7 +102,7 @@ class Encoded(NamedTuple):
     """Span or log record, and its field in a request.
 
     Attributes:
-        item: What was encoded; it has a resource and a scope.
+        item: Encoded item; it has a resource and a scope.
         content: The field.
     """
 

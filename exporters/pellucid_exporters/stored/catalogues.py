@@ -23,7 +23,7 @@ class CatalogueChange:
         digest: Digest of the new catalogue; the previous one if only what models do not get differs.
         previous_digest: Digest of the one before.
         added, removed: Names of tools.
-        changed: What differs in tools of both, by name.
+        changed: Differences in tools of both, by name.
         is_known: Whether both catalogues are recorded.
     """
 

@@ -50,7 +50,7 @@ class Comparison:
 
     Attributes:
         pairs: Their boundaries, in the order of the first run.
-        caller: Who called them, where that differs: each name with both values.
+        caller: Their callers, where these differ: each name with both values.
         stops: Why they returned their results, if these reasons differ.
     """
 

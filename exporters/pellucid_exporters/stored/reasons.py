@@ -28,7 +28,7 @@ class Reasons:
     """Reasons that the events of a run give about its tools, the latest last.
 
     Attributes:
-        by_tool: What happened to a tool.
+        by_tool: Fault of a tool.
         denied: Why the policy denied a tool.
         shadowed: Tools whose name another tool has, with the name under which they are offered instead, if any.
         pinned: Tools that are withheld because they were redefined.

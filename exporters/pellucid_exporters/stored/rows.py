@@ -123,7 +123,7 @@ class RunRow:
         replay_of: Id of the recorded run that it replays.
         stop_reason: Its `pellucid.stop_reason`, if it has returned a result.
         question, answer: Beginnings of its input and output, in one line; `None` if they were not recorded.
-        user, tenant: Who called it, as its discoveries recorded it.
+        user, tenant: Its caller, as its discoveries recorded it.
         conversation, version: Ids of the conversation, and of the version of the agent.
         faults: Number of boundaries within it that failed; `None` if it was not recorded.
         scores: The newest score of each name, by name, without explanations.

@@ -26,7 +26,7 @@ class RunFilter:
         since, until: Times of the start, the latter exclusive.
         faulty: Whether to return only runs in which a boundary failed.
         outermost: Whether to leave out runs nested in others.
-        score: What the newest score of a name has to be.
+        score: Condition on the newest score of a name.
         kind: `agent` for runs that are neither of judges nor of experiments, `judge`, `experiment`, or `all`.
     """
 

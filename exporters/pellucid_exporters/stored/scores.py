@@ -27,11 +27,11 @@ class ScoreRow:
 
     Attributes:
         run_id: Id of the run that it is about; empty if it is of no run that is known.
-        trace_id, span_id, response_id: What it is about, as far as it was given.
-        name: What was judged.
+        trace_id, span_id, response_id: Its subject, as far as it was given.
+        name: Quality that was judged.
         value: A number of at least 0.
         label: Word for the value.
-        by: Who judged.
+        by: The judge.
         explanation: Why, if it was recorded; `StoreReader.scores` has it.
         error_type: Why there is no judgement.
         time: Nanoseconds since the epoch.

@@ -18,7 +18,7 @@ class Actions:
 
     Attributes:
         token: What `/sign-in?token=` asks for.
-        name: Who decides and scores.
+        name: Name under which readers decide and score.
     """
 
     token: str

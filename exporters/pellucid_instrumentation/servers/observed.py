@@ -63,7 +63,7 @@ class ObservedServer:
     Attributes:
         name: Its name.
         attributes: Attributes of each span and measurement.
-        state: What is open.
+        state: Open sessions and requests.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ class Checkpoint:
         tool_calls: Calls dispatched so far.
         discoveries: Iterations so far that only discovered tools.
         usage: Usage so far.
-        spent: What counts against `max_cost`, `max_tokens` and `max_model_calls` so far, if one of them applies.
-        context: What requests leave out, if the agent has a `context`.
+        spent: Amounts that count against `max_cost`, `max_tokens` and `max_model_calls` so far, if one of them applies.
+        context: Messages that requests leave out, if the agent has a `context`.
         active: Names of the active lazy tools.
         pins: Digests of the tools as the model was given them; see `selection/pins.py`.
         messages: The conversation; the last message has the waiting calls.

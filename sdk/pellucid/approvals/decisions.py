@@ -31,7 +31,7 @@ class ApprovalRequest:
         elicitation: `form` or `url` if the tool's server asks a person for input, with the `reason` as question; None
             for the approval of a call. A form is answered by `Decision(arguments=)`.
         url: Address that a person must open, of an elicitation by `url`.
-        annotations: What the tool says of itself, such as its `title`, with the names of MCP; None if it says nothing.
+        annotations: Annotations of the tool, such as its `title`, with the names of MCP; None if it has none.
             These are hints: its provider may lie.
     """
 

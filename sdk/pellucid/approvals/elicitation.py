@@ -22,7 +22,7 @@ class Elicitation:
     Attributes:
         provider_id: Id of the provider.
         mode: `form` asks for values; `url` asks a person to open an address, where the server does the rest.
-        message: What the server asks.
+        message: Question of the server.
         schema: JSON Schema of the values, an object without nested ones; None for `url`.
         url: Address to open; None for `form`. Show it in full, and open it only if the person agrees.
         identity: Identity on whose behalf the run acts, as far as it is known.
@@ -41,7 +41,7 @@ class InputRequired(Exception):
 
     Attributes:
         questions: Questions by the server's keys.
-        state: What the server gets back with the answers.
+        state: State that the server gets back with the answers.
     """
 
     def __init__(self, questions: Mapping[str, Elicitation], state: str | None) -> None:
@@ -59,7 +59,7 @@ class Listening:
         is_durable: Whether the run must not wait for them in this process.
         answers: Answers that were given while the run was paused, as `ElicitResult` of the protocol, by key.
         modes: The modes of their questions, by key.
-        state: What the server gets back with them.
+        state: State that the server gets back with them.
     """
 
     can_pause: bool

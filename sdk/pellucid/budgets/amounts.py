@@ -44,8 +44,8 @@ class Need(NamedTuple):
     """Amounts that a call needs, and those after it.
 
     Attributes:
-        least: What must remain.
-        most: What is asked for.
+        least: Amounts that must remain.
+        most: Amounts that are asked for.
         spare: Part of both that has to remain, but is not reserved.
     """
 

@@ -15,8 +15,8 @@ class BudgetState:
 
     Attributes:
         period: The period, such as `2026-11-27`; empty for a budget without periods.
-        spent: What ended calls have used, of all runs and processes.
-        reserved: What the calls in flight may use at most.
+        spent: Amounts of ended calls, of all runs and processes.
+        reserved: Most that the calls in flight may use.
         estimated: Part of what is spent that no process has reported: reservations that have expired.
     """
 
@@ -68,7 +68,7 @@ class BudgetStore(Protocol):
             name: Name of the budget.
             per: Its period.
             limits: Its limits.
-            need: What the call needs.
+            need: Amounts that the call needs.
             lasts: Seconds after which the reservation has expired.
         """
         ...

@@ -36,8 +36,8 @@ class Context:
         keep: Whether a message always stays in requests, whole and with its calls and results. The first message of the
             user, the one that is being answered, the last two steps, system messages, loaded skills and discovered
             tools stay without it.
-        strategies: What leaves something out, each once those before it do not suffice.
-        ratios: What the runs with this object have learned of how their models count.
+        strategies: Strategies to leave something out, each used once those before it do not suffice.
+        ratios: Ratios of token counts that the runs with this object have learned.
 
     Raises:
         ConfigError: an option is invalid.

@@ -29,7 +29,7 @@ class Step:
         turn: Number of the turn that it is of.
         opens: Whether it is the message of the user that opens the turn.
         originals: Its messages.
-        messages: What requests have of them.
+        messages: Those of them that requests have.
         size: Estimated tokens of what requests have.
         results: Those of them that are results of tools.
         is_pinned: Whether it stays whole.

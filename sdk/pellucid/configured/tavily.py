@@ -74,7 +74,7 @@ def tavily_search(options: TavilySearchOptions) -> Tool:
         """Search the web for current information.
 
         Args:
-            query: What to search for, as for a search engine.
+            query: Words of the search, as for a search engine.
         """
         return await call(query=query)
 

@@ -53,7 +53,7 @@ async def call(
         arguments: The arguments of the call.
         ctx: Receives progress notifications.
         exposed: The tool's name in metrics.
-        elicitor: What answers the server's questions to a person.
+        elicitor: Answers the server's questions to a person.
 
     Raises:
         InputRequired: the server asks a person, for whose answer the run pauses.

@@ -217,7 +217,7 @@ class Questions:
     """Questions for which a server holds calls open; one ends when all calls have that it may belong to.
 
     Args:
-        elicitor: What answers them.
+        elicitor: Answers them.
     """
 
     def __init__(self, elicitor: Elicitor) -> None:

@@ -46,7 +46,7 @@ class Asking(NamedTuple):
     """A call whose server may ask a person for input.
 
     Attributes:
-        listening: What its run does about questions; None outside of a run.
+        listening: Reaction of its run to questions; None outside of a run.
         identity: Identity on whose behalf the run acts.
         span: Its span.
     """

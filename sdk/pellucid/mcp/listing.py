@@ -42,7 +42,7 @@ class Plan:
 
     Attributes:
         protocol: `legacy` for a protocol before 2026-07-28.
-        elicitor: What answers the server's questions to a person.
+        elicitor: Answers the server's questions to a person.
         build: Builds tools from the server's tools, and rejects an invalid list.
         attributes: Span attributes of a `tools/list` request.
         opened: Called with each new connection.

@@ -98,7 +98,7 @@ class MCPProvider:
         prefix: Name the tools `mcp__<id>__<tool>`. Names are always changed to match `[A-Za-z0-9_-]{1,64}`.
         objective: Seconds that a listing should take; exported for alerts.
         slo: Share of the listings that should meet the objective, such as 0.99; exported for alerts.
-        owner: Who is responsible for the server; a label of its alerts.
+        owner: Owner of the server; a label of its alerts.
         runbook: Address of the server's own runbook; an annotation of its alerts.
         timeout: Seconds of wall-clock time to connect and to list all pages; also for each request of `resources()`,
             `read()`, `prompts()` and `prompt()`.
@@ -111,13 +111,13 @@ class MCPProvider:
             that. Then the run goes on with the previous listing, if there is one, or without the server's tools.
         tell_model: Whether the instructions mention a server whose tools are missing for lack of patience.
         on_invalid: `quarantine` leaves invalid tools out and emits an event, instead of failing.
-        on_invalid_output: What to do with a result that does not fit the output schema that the server lists: `error`,
+        on_invalid_output: Treatment of a result that does not fit the output schema that the server lists: `error`,
             `report` or None, as for `Tool`.
         needs_approval: Whether a person must approve calls of the server's tools, as for `Tool`: `destructive` asks
             unless a tool says that it is read-only or not destructive, which is only as true as the server is honest.
         max_listing_bytes: Most bytes of a listing, with all its pages, after decompression. A larger one fails.
         max_result_bytes: Most bytes of any other message of the server, such as the result of a call.
-        elicitation: What answers the server's questions to a person. With `pause`, the run pauses: they are in
+        elicitation: Answers the server's questions to a person. With `pause`, the run pauses: they are in
             `RunResult.elicitations`. A function gets an `Elicitation` and returns the values of a form, True to accept,
             or None to decline; durable runs pause. Protocols before 2026-07-28 do not let a run pause: without a
             function, and in durable runs, questions are declined. Servers are told that nobody answers if it is None.

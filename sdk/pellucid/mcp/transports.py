@@ -62,7 +62,7 @@ class Target:
         port: The port, for HTTP.
         pushes: Whether change notifications are certain to arrive with protocols before 2026-07-28. Over HTTP they need
             a stream that such servers may refuse and that the MCP SDK then abandons silently.
-        credentials: What requests are authorized by, for HTTP.
+        credentials: Credentials of requests, for HTTP.
         holder: Whom they depend on, if they do.
     """
 

@@ -40,7 +40,7 @@ def without_api(url: str, path: str, response: httpx2.Response, *, remedy: str =
         url: The base URL.
         path: Path of the request below the base URL; starts with the version if base URLs of the vendor have none.
         response: The response; its body was read unless it is a web page.
-        remedy: What else may be wrong with a base URL that looks right.
+        remedy: Other faults of a base URL that looks right.
     """
     place = f"{shown_url(url).rstrip('/')}{path}"
     return f"there is no API at {place}, which answered {_content(response)}; {_advice(url, path, remedy)}"

@@ -83,7 +83,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         key: Returns the cache key of a caller; callers with equal keys share a catalogue. The tenant by default.
         objective: Latency objective of a round trip in seconds; exported for alerts.
         slo: Share of the round trips that should meet the objective, such as 0.99; exported for alerts.
-        owner: Who is responsible for the hub; a label of its alerts.
+        owner: Owner of the hub; a label of its alerts.
         runbook: Address of the hub's own runbook; an annotation of its alerts.
         timeout: Maximum seconds of a fetch, by the wall clock.
         stale_if_error: Seconds beyond `ttl` in which an old catalogue is served if a fetch fails.

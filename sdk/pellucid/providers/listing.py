@@ -76,7 +76,7 @@ class Lister:
     Attributes:
         provider: The provider.
         facts: Optional attributes of the provider.
-        answers: What the provider answered last.
+        answers: Latest answers of the provider.
         serves_stale: Whether a run goes on with its last catalogue if it cannot get another.
     """
 

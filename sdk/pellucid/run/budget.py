@@ -58,7 +58,7 @@ class Account:
     Attributes:
         limits: The limits.
         used: Amounts of calls that have ended.
-        held: What the calls in flight cost at least.
+        held: Least cost of the calls in flight.
     """
 
     limits: Amounts
@@ -133,7 +133,7 @@ class Admitted:
         request: The request, with the highest `max_tokens` that fits.
         model: The model.
         tokens: Tokens of its input.
-        least: What it costs at least, which is held until it ends.
+        least: Its least cost, which is held until it ends.
         offers_tools: Whether the run goes on if the answer calls tools.
     """
 
@@ -151,9 +151,9 @@ class RunBudget:
         own: Account of the run, if it has limits of its own.
         outer: Budget of the run in which it is nested.
         shared: Budgets that it shares with other runs, besides those of the outer run.
-        closing: What its closing answer will cost, which the calls of its sub-agents leave.
+        closing: Cost of its closing answer, which the calls of its sub-agents leave.
         reached_shared: The shared budget that it has reached, and the limit.
-        reported: What was reported of shared budgets.
+        reported: Reports of shared budgets.
         count: Tokens of its requests, as the vendor counts them.
         inference: Link through which the model calls of the run pass.
     """
@@ -250,7 +250,7 @@ class RunBudget:
 
         Args:
             plan: The call.
-            grants: What shared budgets have reserved for it.
+            grants: Reservations in shared budgets.
         """
         request, most = plan.request, plan.most
 

@@ -76,7 +76,7 @@ def new_run(
 
     Args:
         configuration: Configuration of the agent.
-        source: What it starts from.
+        source: Its start.
         deps: Value for tools.
         options: `CallerOptions` of the caller.
         stream: Listeners of the stream's reader.

@@ -146,7 +146,7 @@ class Conversation:
         skills: Reader of the active skills, if the agent has skills.
         journalled: Number of messages that the journal has, if the run is durable.
         dispatched: The calls of the last message that had several, and their outcomes so far, by ids.
-        fitting: What fits requests into the window, if the agent has a `context`; `pellucid.run.fitted` sets it.
+        fitting: Fits requests into the window, if the agent has a `context`; `pellucid.run.fitted` sets it.
     """
 
     messages: list[Message]
@@ -199,7 +199,7 @@ class Run:
         selection: Which tools of the catalogues the model gets.
         tally: Its usage and call counts.
         nesting: Its outer run and its nested runs.
-        pausing: What it waits for, or was waiting for when it was resumed.
+        pausing: Calls that it waits for, or was waiting for when it was resumed.
         serial: Lock held by the call of a serial tool.
         journal: Journal of the pass, in which a run that is not durable writes nothing.
         notices: Sentences that providers added to the instructions.
@@ -318,7 +318,7 @@ class Nesting:
         deadline: Time at which the outer run must end, on the event loop's clock.
         may_wait: Whether the run can be resumed once it has paused.
         inner: Active runs nested in this one, with the ids of their calls; result ids of calls in the background.
-        budget: What the run may still spend on models, if that is limited; `pellucid.run.budgeted` sets it.
+        budget: Allowance of the run for models, if that is limited; `pellucid.run.budgeted` sets it.
         inference: Link through which its model calls then pass.
     """
 

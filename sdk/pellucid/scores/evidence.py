@@ -21,7 +21,7 @@ class ToolUse:
     Attributes:
         name: Name of the tool.
         arguments: Its arguments; a text if the model wrote no JSON object.
-        result: What the model got; None if it got nothing, or an empty result.
+        result: Result that the model got; None if it got none, or an empty one.
         is_error: Whether the model got an error.
         is_answered: Whether there is a result.
     """
@@ -58,7 +58,7 @@ class Evidence:
     """Evidence of a run: a scorer names the parts that it needs in its parameters.
 
     Attributes:
-        scored: What the score is about: ids of the run and its span, agent, version and model.
+        scored: Subject of the score: ids of the run and its span, agent, version and model.
         input: Text of the question; that of the last message of the user.
         output: The answer: its text, or its value if the agent has an output type.
         expected: Expected answer of the case; None if there is no case, or nothing is known.

@@ -174,7 +174,7 @@ def judge(
     data, and has no tools; none of this helps for certain.
 
     Args:
-        rubric: What a good answer is.
+        rubric: Description of a good answer.
         model: Model that judges; better another one than the judged.
         votes: Times that it is asked. The value is the mean, and the explanation says how the votes fell.
         name: Name of the scores.

@@ -48,11 +48,11 @@ def score(
 
     Args:
         judged: A result, a span, an event of a run, or a `Scored` with the ids that are known.
-        name: What was judged, such as `correct`.
+        name: Quality that was judged, such as `correct`.
         value: A number, 0 or more; True is 1.
         label: One of few words for the value, such as `pass`.
         explanation: Why; the capture policy redacts it, or leaves it out.
-        by: Who judged: a scorer, a model, a person.
+        by: The judge: a scorer, a model, a person.
         telemetry: Destination; that of `configure()` unless given.
 
     Raises:

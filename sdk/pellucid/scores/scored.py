@@ -62,11 +62,11 @@ class Score:
     """One judgement.
 
     Attributes:
-        name: What was judged, such as `correct`: a label of the metric, so one of few.
+        name: Quality that was judged, such as `correct`: a label of the metric, so one of few.
         value: A number, 0 or more; None for a judgement without one.
         label: One of few words for the value, such as `pass`.
         explanation: Why; content, which the capture policy redacts, or leaves out.
-        by: Who judged: a scorer, a model, a person.
+        by: The judge: a scorer, a model, a person.
         error_type: Why there is no judgement, as `error.type`; with one, there is no value.
 
     Raises:

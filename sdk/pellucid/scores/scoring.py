@@ -64,7 +64,7 @@ async def scores_of(
 
     Args:
         scorers: Functions, each run once, side by side.
-        evidence: What they may see.
+        evidence: Evidence for them.
         within: Seconds that each scorer has. A sync one runs in a thread, which goes on after them.
         on_scores: Called with the scores of each scorer as soon as it has returned.
     """

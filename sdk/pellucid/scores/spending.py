@@ -17,7 +17,7 @@ class Spending:
     """Account of the judges that are called in a context.
 
     Attributes:
-        budget: What they spend together with others; besides their own budgets.
+        budget: Shared limit of their spending; besides their own budgets.
         usages: Usage of their runs that have returned a result.
         is_refused: Whether the budget was reached.
     """

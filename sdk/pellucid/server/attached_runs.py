@@ -134,7 +134,7 @@ class EventWriter:
     Args:
         send: Sends messages to the server.
         headers: Additional headers.
-        view: What the client gets of events and state.
+        view: View of events and state that the client gets.
         is_numbered: Whether events have ids: 1, 2, …
 
     Attributes:

@@ -21,7 +21,7 @@ class ScoreGrant:
         trace_id, span_id: Its trace, and the span with the answer, if they were known; else empty.
         agent, version: Its agent.
         names: Names of scores.
-        by: Who judges.
+        by: The judge.
         expires_at: Seconds since the epoch.
     """
 

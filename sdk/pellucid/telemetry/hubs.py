@@ -39,7 +39,7 @@ class ProviderState:
     """State of one provider. Thread-safe.
 
     Attributes:
-        info: What its provider declares about the hub, by label.
+        info: Declarations of its provider about the hub, by label.
         values: Values of gauges as last set, by the name of the instrument.
     """
 

@@ -50,8 +50,8 @@ class Definition(NamedTuple):
 
     Attributes:
         digest: Hexadecimal digits of `Tool.fingerprint`.
-        definition: What a model gets of the tool.
-        annotations: What the tool says of itself; empty if that is nothing.
+        definition: Definition of the tool that models get.
+        annotations: Annotations of the tool; may be empty.
     """
 
     digest: str
@@ -102,8 +102,8 @@ class Difference:
     Attributes:
         hub: Id of its provider.
         name: Its name.
-        locked: What the lock file has; None if that does not have the tool.
-        found: What the hub lists; None if that does not list the tool.
+        locked: Tool in the lock file; None if it is not there.
+        found: Tool that the hub lists; None if it does not list it.
     """
 
     hub: str

@@ -159,7 +159,7 @@ class Tool(Generic[DepsT_contra]):
         tags: Additional words by which `tool_search` finds it.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides. With
             `destructive`, it is what the annotations say, and True without any.
-        annotations: What the tool says of itself: hints, as trustworthy as its provider. No model gets them.
+        annotations: Annotations: hints, as trustworthy as the provider. No model gets them.
         execution: Where calls run while the model continues; None if it waits for their results. With
             `same-invocation`, `run` works in the background of the run; with `external-dispatch`, `run` only hands the
             work to another process, with `ctx.external`.
@@ -170,7 +170,7 @@ class Tool(Generic[DepsT_contra]):
         mode: How the tool is run; derived from `run` by default.
         output_schema: JSON Schema of the results, which are checked; None if it is not known. Asynchronous calls have
             none, because the model first reads that they are running.
-        on_invalid_output: What to do with a result that does not fit: `error` withholds it and tells the model where it
+        on_invalid_output: Treatment of a result that does not fit: `error` withholds it and tells the model where it
             does not, `report` lets it through and emits `tool.output_invalid`; None does not check results.
         attributes: Additional attributes of its `execute_tool` spans.
     """
@@ -489,14 +489,14 @@ def tool(
         lazy: Whether the tool is offered only after the model requests it by name.
         needs_approval: Whether a person must approve each call, a function `(arguments, ctx)` that decides, or
             `destructive`; see `Tool`.
-        annotations: What the tool says of itself, a `pellucid.tools.ToolAnnotations`.
+        annotations: Annotations of the tool, a `pellucid.tools.ToolAnnotations`.
         execution: Where calls run while the model continues: `same-invocation` or `external-dispatch`; None: it waits.
         pending: `continue` or `wait`; see `Tool`.
         expires_in: Seconds until an asynchronous call expires.
         heartbeat: Seconds until a call in the background expires unless it shows that it is alive.
         output_schema: JSON Schema of the results; by default that of the annotated return type, if it is structured: a
             model, a dataclass, a typed dictionary, or a list or dictionary of a type.
-        on_invalid_output: What to do with a result that does not fit: `error`, `report`, or None; see `Tool`.
+        on_invalid_output: Treatment of a result that does not fit: `error`, `report`, or None; see `Tool`.
 
     Raises:
         TypeError: an option is unknown.

@@ -22,7 +22,7 @@ class Alert:
         runbook: Address of what to do.
         provider_id: The hub it is about.
         run_id, span_id: A boundary that shows the problem.
-        value: What was measured: a share, seconds, a number, tokens or US dollars.
+        value: Measured value: a share, seconds, a number, tokens or US dollars.
         since: Start of the first boundary in the window that counts for the value, in nanoseconds since the epoch; of
             round trips that were too late, the minute of it.
     """

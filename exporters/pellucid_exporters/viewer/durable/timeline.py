@@ -19,7 +19,7 @@ class Bar:
     """A stretch of time of a run.
 
     Attributes:
-        kind: What happened in it.
+        kind: Its kind.
         label: Its name.
         start: Seconds since the epoch.
         end: As `start`; None if it has not ended.

@@ -98,14 +98,14 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
         telemetry: Destination of the metrics of the store, as the option of an agent.
         queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
-        conversations: What to do with a run that is submitted to a conversation in which another one has not ended:
+        conversations: Treatment of a run that is submitted to a conversation in which another one has not ended:
             `refuse` it, or `queue` it until then.
         stream: When models stream their answers for readers: `read` if anybody reads the run when the answer begins,
             `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
         retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
         retain: Seconds for which runs stay in the store after they have ended, for all or by status; workers delete
             them then, as `RunStore.purge` does. None for ever.
-        on_change: What becomes of a run whose agent has changed: this process continues it, or with `wait` it waits for
+        on_change: Treatment of a run whose agent has changed: this process continues it, or with `wait` it waits for
             one with the agent with which it has begun. `wait` is for agents that cannot continue each other's runs.
         version: Version of the agents, such as a release: this process continues only runs of this version, and those
             that no version has begun. Without one, `wait` goes by a digest of the model, instructions and tools.

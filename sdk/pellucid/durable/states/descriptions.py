@@ -18,7 +18,7 @@ class RunDescription:
         now: That moment, by the database's clock, as are all times.
         waits_for: Calls that are processing: external ones, and approvals. `created_at` is since when, `expires_at`
             until when the run waits; one that is not approved and has no `dispatched_at` was never sent.
-        journal: What is in the journal.
+        journal: Summary of the journal.
         version: Version of the agent without which no worker continues the run; None for any.
         conversation_id: Conversation of the run.
         runs_before: Runs of the conversation that have to end before this one starts.

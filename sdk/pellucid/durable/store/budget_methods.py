@@ -27,7 +27,7 @@ class BudgetMethods(Transactions):
             name: Name of the budget.
             per: Its period.
             limits: Its limits of cost, tokens and model calls.
-            need: What the call needs.
+            need: Amounts that the call needs.
             lasts: Seconds after which the reservation has expired.
         """
         reservation = partial(budgets.reserve, reservation_id=reservation_id, name=name, per=per, limits=limits)

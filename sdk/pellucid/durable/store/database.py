@@ -100,7 +100,7 @@ class Database(Protocol):
     """Connections of one dialect. All methods block, and are called in worker threads.
 
     Attributes:
-        name: What errors call it; without secrets.
+        name: Its name in errors; without secrets.
         writers: Number of transactions that may write at the same time.
         readers: Number of transactions that may read at the same time.
         poll: Seconds after which a waiter looks for itself, in case a notification was lost.

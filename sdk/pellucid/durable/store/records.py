@@ -103,9 +103,9 @@ class RunRecord:
         created_at: Time of `submit`.
         updated_at: Time of the latest change.
         request: Submitted data.
-        checkpoint: What the last pass ended with; None before.
+        checkpoint: Checkpoint of the last pass; None before.
         checkpoint_seq: Sequence number up to which the checkpoint contains the journal; 0 without one.
-        result: What the run finished with; None before.
+        result: Result of the run; None before its end.
         idempotency_key: Key given to `submit`.
         fence: Number of the latest claim.
         lease_owner: Worker that holds the run, or whose lease expired.
@@ -173,7 +173,7 @@ class NewCall:
         id: Id by which it is settled; unique in the store.
         tool: Name of the tool.
         tool_call_id: Id of the model's tool call.
-        request: What the call is about, such as its arguments.
+        request: Contents of the call, such as its arguments.
         kind: `external`, or `approval` for the decision of a person.
         timeout: Seconds until the call expires; None for never.
         trace: Trace context of the dispatch.
@@ -202,7 +202,7 @@ class CallRecord:
         tool: Name of the tool.
         tool_call_id: Id of the model's tool call.
         status: `processing`, or how it was settled.
-        request: What the call is about.
+        request: Contents of the call.
         output: Output with which it was settled, the reason why there is none, or a decision; None before.
         digest: Digest of status and output, by which a second settlement is compared.
         expires_at: Time at which it expires; None for never.

@@ -39,7 +39,7 @@ def schema(store: str, version: int | str, revision: int = 0) -> list[str]:
     """Return the statements that bring the schema of a store to the current revision.
 
     Args:
-        store: What errors call it.
+        store: Its name in errors.
         version: Version that it has; 0 if it is empty; what it is if it is no store of durable runs.
         revision: Revision that it has; 0 if none is noted. A later one is that of a newer Pellucid, and is left alone.
 

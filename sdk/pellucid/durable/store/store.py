@@ -88,12 +88,12 @@ class RunStore(
         Args:
             run_id: Id of the run.
             agent: Name of the agent that runs it.
-            request: What the run starts with.
+            request: Start of the run.
             idempotency_key: A second name of the run, chosen by the caller.
             trace: Trace context of the submission.
             callback: URL to which each state is delivered in which the run waits or has ended.
             conversation: Id of the conversation to which the run belongs; it is made with its first run.
-            if_busy: What to do if a run of the conversation has not ended: refuse this one, or queue it until then.
+            if_busy: If another run of the conversation has not ended: refuse this one, or queue it until then.
 
         Raises:
             ConfigError: an id or the key is empty, longer than 255 characters, or not printable.
@@ -183,7 +183,7 @@ class RunStore(
 
         Args:
             claim: The claim that ran the pass.
-            checkpoint: What the next claim continues from, instead of the journal so far; None keeps both as they are.
+            checkpoint: Start of the next claim, instead of the journal so far; None keeps both as they are.
             calls: Calls to register in the same commit, unless the run is cancelled.
             entries: Journal entries by key, written in the same commit.
             events: Events written in the same commit, unless the run is cancelled.
@@ -304,7 +304,7 @@ class RunStore(
             status: How it ended.
             output: Output of the call, the reason why there is none, or the decision about an approval.
             run_id: The run that must have the call, which otherwise is unknown.
-            digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
+            digest: Digest by which a second settlement is compared, with the status; defaults to one of canonical JSON.
             events: Events of the run, written only if the outcome is `settled`.
             trace: Trace context of the settlement, for the pass that continues.
         """

@@ -29,7 +29,7 @@ class AsyncCall:
     """A call that continues after the model has read that it is running.
 
     Attributes:
-        facts: What identifies it.
+        facts: Ids and names of the call.
         started: Time of its dispatch, in nanoseconds since the epoch.
         dispatch: OpenTelemetry context of the dispatching span.
         request: Request for its result, if another process does the work.

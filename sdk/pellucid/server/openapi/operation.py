@@ -37,7 +37,7 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        summary: What it does.
+        summary: Its effect, in one sentence.
         answers: Description and schema by status; a schema may be a media type.
         body: Shape of its body.
         parameters: Headers and query members.
