@@ -203,7 +203,7 @@ def between_services() -> tuple[list[ReadableSpan], list[ReadableSpan]]:
                 return str((await inner.run("x")).output)
 
         Agent("outer", model=ScriptedModel(ToolCall("ask", {}), "done"), tools=[ask]).run_sync("go")
-        theirs = [
+        theirs: list[ReadableSpan] = [
             span
             for span in captured.spans
             if span.name == "POST /ask" or (span.attributes or {}).get(semconv.AGENT_NAME) == "inner"
