@@ -30,13 +30,16 @@ _MANY: Final = 500
 _T = TypeVar("_T")
 
 _SPANS: Final = """
-SELECT span_id, parent_span_id, trace_id, start, duration, iteration, definition, "values", digests, extra,
-       NULL AS process
-FROM spans JOIN shapes ON shapes.id = shape WHERE run = :key
+SELECT span_id, parent_span_id, trace_id, start, duration, iteration, shape, "values", digests, extra, NULL AS process
+FROM spans WHERE run = :key
 UNION ALL
-SELECT span_id, parent_span_id, trace_id, start, NULL, iteration, definition, "values", digests, NULL, process
-FROM starts JOIN shapes ON shapes.id = shape WHERE run = :key
+SELECT span_id, parent_span_id, trace_id, start, NULL, iteration, shape, "values", digests, NULL, process
+FROM starts WHERE run = :key
 ORDER BY start, duration DESC, span_id
+"""
+_SHAPES: Final = """
+SELECT id, definition FROM shapes
+WHERE id IN (SELECT shape FROM spans WHERE run = :key UNION SELECT shape FROM starts WHERE run = :key)
 """
 _STARTS: Final = """
 SELECT run_id, span_id, parent_span_id, starts.trace_id, starts.start, NULL AS duration, iteration, definition,
@@ -199,8 +202,15 @@ class StoreReader(ScoreReader):
         def read(connection: sqlite3.Connection) -> list[SpanRow]:
             key, trace_id = _key_of(connection, run_id)
             seen_until = Processes(connection)
-            rows = connection.execute(_SPANS, {"key": key}) if key is not None else ()
-            return [span_row(row, run_id, trace_id, number, seen_until) for number, row in enumerate(rows)]
+            if key is None:
+                return []
+            # Not joined: a shape is long, and what is sorted is in memory at once.
+            shapes = dict(map(tuple, connection.execute(_SHAPES, {"key": key})))
+            rows = connection.execute(_SPANS, {"key": key})
+            return [
+                span_row(row, shapes[row["shape"]], run_id, trace_id, number, seen_until)
+                for number, row in enumerate(rows)
+            ]
 
         return self._read(read)
 
@@ -276,7 +286,10 @@ class StoreReader(ScoreReader):
 
 def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
     seen_until = Processes(connection)
-    rows = [span_row(row, row["run_id"] or "", None, 0, seen_until) for row in connection.execute(_STARTS)]
+    rows = [
+        span_row(row, row["definition"], row["run_id"] or "", None, 0, seen_until)
+        for row in connection.execute(_STARTS)
+    ]
     return [row for row in rows if row.status == RUNNING]
 
 

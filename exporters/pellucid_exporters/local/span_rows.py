@@ -16,10 +16,24 @@ if TYPE_CHECKING:
 
 
 def span_row(
-    row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, seen_until: Callable[[int], int | None]
+    row: sqlite3.Row,
+    definition: str,
+    run_id: str,
+    trace_id: str | None,
+    sequence: int,
+    seen_until: Callable[[int], int | None],
 ) -> SpanRow:
-    """Return a span; `trace_id` is that of its run, `seen_until` says when a process that is gone was last seen."""
-    attributes = StoredAttributes(row["definition"], row["values"], row["digests"], run_id)
+    """Return a span of a shape.
+
+    Args:
+        row: Its row.
+        definition: Text of its shape.
+        run_id: Id of its run.
+        trace_id: Trace of its run.
+        sequence: Its number in the run.
+        seen_until: Says when a process that is gone was last seen.
+    """
+    attributes = StoredAttributes(definition, row["values"], row["digests"], run_id)
     extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] is not None else {}
     seen: int | None = None
     if row["duration"] is None:

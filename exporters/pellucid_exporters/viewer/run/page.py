@@ -166,7 +166,7 @@ def _panel(
     request: Request, tree: RunTree, content: RunContent, trace: Sequence[RunRow], state: State
 ) -> dict[str, Any] | None:
     """Return the values of the selected span; `None` if there is none."""
-    span = tree.by_key.get(state.span)
+    span = tree.find(state.span)
     if span is None:
         return None
     run = tree.nested.get(span.run_id, tree.run)

@@ -25,7 +25,7 @@ class RunTree:
         root: Its own `invoke_agent` span, if it is recorded.
         nested: Runs nested in it, by id.
         order: All spans, each before those below it, siblings in the order of their start.
-        by_key, by_id: Spans by their keys in addresses, and by their ids.
+        by_id: Spans by their ids.
         children: Spans below a span, by its id.
         depths: Levels of the spans below the run's own, by id.
         iterations: Iteration of the run to which a span belongs, by the span's id.
@@ -53,7 +53,6 @@ class RunTree:
             else:
                 self.tops.append(span)
         self._walk()
-        self.by_key = {self.key(span): span for span in self.order}
         self.by_id = {span.span_id: span for span in self.order}
         self.start = min([run.start, *(span.start for span in self.order)])
         self.end = max(self.start + 1, end_of(run, self.now), *map(self.end_of, self.order))
@@ -61,6 +60,10 @@ class RunTree:
     def key(self, span: SpanRow) -> str:
         """Return what stands for a span in an address: its number, of a nested run with the id of the run."""
         return str(span.sequence) if self.is_own(span) else f"{span.run_id}/{span.sequence}"
+
+    def find(self, key: str) -> SpanRow | None:
+        """Return the span that an address means."""
+        return next((span for span in self.order if self.key(span) == key), None) if key else None
 
     def address(self, span: SpanRow) -> str:
         """Return the address of the page of a span, relative to the page of the run."""

@@ -72,7 +72,7 @@ class Waterfall:
         )
         self._last = next((gap for gap in path.gaps if gap.before is None), None) if path is not None else None
         self._is_large = len(tree.order) > MOST_ROWS
-        selected = tree.by_key.get(state.span)
+        selected = tree.find(state.span)
         self._selected = selected
         self._forced = {span.span_id for span in tree.above(selected)} if selected is not None else set()
         self._iteration = tree.iterations[selected.span_id] if selected is not None else -1
