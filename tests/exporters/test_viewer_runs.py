@@ -113,6 +113,14 @@ async def test_a_text_that_no_run_has_finds_none(shop: Path, text: str) -> None:
     assert "everywhere=1" in found
 
 
+async def test_an_address_has_no_empty_parameters(shop: Path) -> None:
+    """A form sends all of its fields; the address that is shown, and sent to others, has those that are filled."""
+    transport = httpx.ASGITransport(create_viewer_app(StoreReader(shop)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        answer = await client.get("/?text=woollen+%26&agent=&outcome=&sort=-cost")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?text=woollen+%26&sort=-cost")
+
+
 async def test_hits_are_marked(shop: Path) -> None:
     """In the question and in the answer; a text within a tool's result is found in all content only."""
     (row,) = rows_of(await page(shop, "/runs?text=SCARF"))

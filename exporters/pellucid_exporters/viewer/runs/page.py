@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, STATUSES
@@ -47,7 +47,10 @@ _COUNTED: Final = frozenset({"agent", "outcome"})
 
 
 def runs_page(request: Request) -> Response:
-    """Show the runs that match the parameters of the URL."""
+    """Show the runs that match the parameters of the URL, which the form sends with empty ones: these are left out."""
+    given = request.query_params
+    if not all(given.values()):
+        return RedirectResponse(f"/?{query(**given)}", 303)
     address, reader = address_of(request), reader_of(request)
     found = reader.search(address.filter())
     ordered = _ordered(reader, found.matches, address.sort)
