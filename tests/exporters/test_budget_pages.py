@@ -41,7 +41,7 @@ async def test_a_budget_that_is_low(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Budget tenant-7" in summary
     assert "80% of its model_calls" in summary
     capsys.readouterr()
-    top.run(Namespace(store=path, window=60, json=False, once=True, replays=False, interval=1))
+    top.run(Namespace(store=path, window=60, json=False, once=True, replays=False, kind=None, interval=1))
     assert "pellucid runbook BudgetNearlySpent" in capsys.readouterr().out
     transport = httpx.ASGITransport(create_viewer_app(reader))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:

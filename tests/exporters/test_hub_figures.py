@@ -61,7 +61,7 @@ def hub_of(path: Path) -> HubRow:
 def shown(path: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool = False) -> str:
     """Return what `pellucid top --once` prints."""
     capsys.readouterr()
-    top.run(Namespace(store=path, window=60, json=as_json, once=True, replays=False, interval=1))
+    top.run(Namespace(store=path, window=60, json=as_json, once=True, replays=False, kind=None, interval=1))
     return capsys.readouterr().out
 
 

@@ -50,7 +50,7 @@ def runs_page(request: Request) -> Response:
     """Show the runs that match the parameters of the URL, which the form sends with empty ones: these are left out."""
     given = request.query_params
     if not all(given.values()):
-        return RedirectResponse(f"/?{query(**given)}", 303)
+        return RedirectResponse(f"{request.url.path}?{query(**given)}", 303)
     address, reader = address_of(request), reader_of(request)
     found = reader.search(address.filter())
     ordered = _ordered(reader, found.matches, address.sort)
