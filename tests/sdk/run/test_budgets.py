@@ -263,7 +263,7 @@ async def test_an_attempt_that_timed_out_counts_as_an_estimate() -> None:
         return "whole"
 
     both = FallbackModel(FunctionModel(hang), FunctionModel(answer, name="other"))
-    limits = Limits(max_tokens=3_000, model_timeout=2)  # the other one answers without waiting
+    limits = Limits(max_tokens=3_000, model_timeout=5)  # the other one answers without waiting
     result = await within(Agent("a", model=both, limits=limits).run("word " * 800))
     assert result.output == "whole"
     assert 900 < asked[0] - asked[1] < 1_100
