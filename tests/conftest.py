@@ -33,10 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell's background job ignores interrupts, and so would they.
     """
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
-        share_fork_server()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        share_fork_server()
     notes.watch()
     if "CI" not in os.environ:  # there, hypothesis has such a profile itself
         hypothesis.settings.register_profile("busy", deadline=None)

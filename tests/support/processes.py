@@ -18,7 +18,7 @@ from typing import Final
 PATIENCE: Final = 110
 """Seconds to wait for a process that does its work and ends, on a machine that is busy; pytest waits for 120."""
 
-_SHARED: Final = "PELLUCID_TESTS_FORK_SERVER"
+_SHARED: Final = "FORK_SERVER_OF_TESTS"
 _HERE: Final = Path(__file__).parent
 _START: Final = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(sys.argv[2])"
 
