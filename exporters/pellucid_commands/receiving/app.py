@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pellucid.errors import StoreError
+from pellucid.server.bodies import BodyReader
+from pellucid.server.callers import authenticated
 from pellucid.server.problems import Problem
 from pellucid_commands.receiving.decoding import Undecodable, decoded, scores_of, spans_of
 
@@ -38,7 +39,7 @@ PATIENCE: Final = 30.0
 """Seconds in which a body must arrive."""
 
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
-_CLOSE: Final = {"Connection": "close"}
+_BODIES: Final = BodyReader(MOST_BYTES, PATIENCE)
 _AGAIN: Final = {"Retry-After": "1"}
 _CODES: Final = {
     400: Code.INVALID_ARGUMENT,
@@ -94,11 +95,7 @@ class _Intake:
             return _response(status, shown, problem.status, dict(problem.headers))
 
     async def _admit(self, request: Request, content_type: str) -> None:
-        identity: Any = self._authenticate(request)
-        if hasattr(identity, "__await__"):
-            identity = await identity
-        if identity is None:
-            raise Problem(401, "missing or invalid bearer token", headers={"WWW-Authenticate": "Bearer"})
+        await authenticated(request, self._authenticate)
         if content_type not in {_PROTOBUF, _JSON}:
             raise Problem(415, f"send {_PROTOBUF} or {_JSON}, not {content_type or 'nothing'}")
 
@@ -112,9 +109,9 @@ class _Intake:
             raise Problem(503, "too many requests at once; send it again", headers=_AGAIN)
         self._requests += 1
         try:
-            body = await _body(request)
+            body, encoding = await _body(request)
             async with self._one:
-                return await run_sync(partial(_take, body, kind, take, is_json=is_json))
+                return await run_sync(partial(_take, body, encoding, kind, take, is_json=is_json))
         except Undecodable as error:
             raise Problem(400, str(error)) from error
         except _PASSING as error:
@@ -154,39 +151,42 @@ def _partial(answer: Any, field: str, rejected: int, message: str) -> Any:
     return answer
 
 
-def _take(body: bytes, kind: Any, take: Callable[[Any], Any], *, is_json: bool) -> Any:
-    return take(decoded(body, kind(), is_json=is_json))
+def _take(body: bytes, encoding: str, kind: Any, take: Callable[[Any], Any], *, is_json: bool) -> Any:
+    content = _inflated(body) if encoding == "gzip" else body
+    return take(decoded(content, kind(), is_json=is_json))
 
 
-async def _body(request: Request) -> bytes:
-    """Return the body of a request, decompressed.
+async def _body(request: Request) -> tuple[bytes, str]:
+    """Return the body of a request as it was sent, and its encoding.
 
     Raises:
-        Problem: it is compressed in another way, too large, broken, or did not arrive in time.
+        Problem: it is encoded in another way than by gzip, too large, or did not arrive in time.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"gzip", "identity", "none", ""}:
         raise Problem(415, f"content-encoding {encoding}: send gzip, or none", headers={"Accept-Encoding": "gzip"})
-    inflating = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
-    content, received = bytearray(), 0
     try:
-        with anyio.fail_after(PATIENCE):
-            async with aclosing(request.stream()) as chunks:
-                async for chunk in chunks:
-                    received += len(chunk)
-                    rest = MOST_BYTES + 1 - len(content)
-                    content += inflating.decompress(chunk, rest) if inflating is not None else chunk
-                    if max(received, len(content)) > MOST_BYTES:
-                        raise Problem(413, f"the body is longer than {MOST_BYTES:,} bytes", headers=_CLOSE)
-    except TimeoutError as error:
-        raise Problem(408, "the body did not arrive in time", headers=_CLOSE) from error
+        return await _BODIES.content(request), encoding
     except ClientDisconnect as error:
         raise Problem(400, "the body ended early") from error
+
+
+def _inflated(content: bytes) -> bytes:
+    """Return what gzip has compressed.
+
+    Raises:
+        Problem: it is no gzip, or too large.
+    """
+    inflating = zlib.decompressobj(wbits=31)
+    try:
+        inflated = inflating.decompress(content, MOST_BYTES + 1)
     except zlib.error as error:
         raise Problem(400, f"the body is no gzip: {error}") from error
-    if inflating is not None and (not inflating.eof or inflating.unused_data):
+    if len(inflated) > MOST_BYTES:
+        raise Problem(413, f"the body is longer than {MOST_BYTES} bytes")
+    if not inflating.eof or inflating.unused_data:
         raise Problem(400, "the body is not one whole gzip")
-    return bytes(content)
+    return inflated
 
 
 def _response(message: Any, content_type: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:

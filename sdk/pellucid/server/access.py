@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from inspect import isawaitable
 
 from starlette.requests import Request
 
@@ -11,7 +10,7 @@ from pellucid.context import Identity
 from pellucid.durable import CallRecord, DurableRuns, RunState
 from pellucid.durable.runs.tokens import CallGrant
 from pellucid.durable.store.values import is_storable
-from pellucid.server.callers import Authenticate, unknown_call
+from pellucid.server.callers import Authenticate, authenticated, unknown_call
 from pellucid.server.problems import Problem, unauthorized, unknown_run
 from pellucid.server.rates import RequestRate
 from pellucid.server.rights import Action, Authorize, is_allowed, owner_only
@@ -100,11 +99,7 @@ class Access:
         return call
 
     async def _caller(self, request: Request) -> Identity:
-        identity = self.authenticate(request)
-        if isawaitable(identity):
-            identity = await identity
-        if identity is None:
-            raise unauthorized()
+        identity = await authenticated(request, self.authenticate)
         if self.rate is not None:
             self.rate.take(identity)
         return identity

@@ -48,14 +48,19 @@ class BodyReader:
             Problem: 400 with the `path` of the first fault, if the body is not JSON of that shape; 408 or 413 if it
                 did not arrive in time, or is too long.
         """
-        data = _parsed(await self._content(request))
+        data = _parsed(await self.content(request))
         try:
             return shape.model_validate(data)
         except ValidationError as error:
             fault = error.errors(include_input=False, include_url=False)[0]
             raise Problem(400, excerpt(fault["msg"]), path=_path(data, fault["loc"])) from error
 
-    async def _content(self, request: Request) -> bytes:
+    async def content(self, request: Request) -> bytes:
+        """Return the bytes of the body of a request.
+
+        Raises:
+            Problem: 408 or 413, they did not arrive in time, or are too many.
+        """
         length = request.headers.get("content-length", "")
         self._check(int(length[:20]) if length.isdecimal() else 0)
         content = bytearray()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.requests import Request
@@ -27,6 +28,20 @@ TOKEN_VARIABLE: Final = "PELLUCID_API_TOKEN"  # noqa: S105  (a name)
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "testclient"})
 """Addresses of callers on this machine; the last one is Starlette's test client."""
+
+
+async def authenticated(request: Request, authenticate: Authenticate) -> Identity:
+    """Return the identity of the caller of a request.
+
+    Raises:
+        Problem: 401, the credentials are missing or wrong.
+    """
+    identity = authenticate(request)
+    if isawaitable(identity):
+        identity = await identity
+    if identity is None:
+        raise unauthorized()
+    return identity
 
 
 def bearer(token: str | None = None) -> Authenticate:
