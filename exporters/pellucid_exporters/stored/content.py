@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from pellucid import semconv
 from pellucid_exporters.stored.bodies import digests_in, filled
@@ -18,8 +18,32 @@ from pellucid_exporters.stored.sent_messages import Recorded, SentMessage, SentR
 MOST_PARSED: Final = 4_000_000
 """Characters of JSON that are parsed for a page; longer content is shown as text."""
 
+_V = TypeVar("_V")
+
 _AT_ONCE: Final = 50
 """Model calls whose messages are read at once to be counted."""
+
+
+class _Kept(Generic[_V]):
+    """Values by key, all of which are forgotten when they are larger than a limit together.
+
+    Args:
+        most: Characters of the values, which may be exceeded until the next `make_room`.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.values: dict[str, _V] = {}
+        self._most, self._size = most, 0
+
+    def make_room(self) -> None:
+        """Forget all if the limit is exceeded."""
+        if self._size > self._most:
+            self.values, self._size = {}, 0
+
+    def add(self, key: str, value: _V, size: int) -> None:
+        """Keep a value that is not kept."""
+        self.values[key] = value
+        self._size += size
 
 
 class RunContent:
@@ -33,10 +57,10 @@ class RunContent:
 
     def __init__(self, reader: Recording, spans: Sequence[SpanRow], most: int = 50_000_000) -> None:
         self.spans = spans
-        self._reader, self._most = reader, most
+        self._reader = reader
         self._by_id = {span.span_id: span for span in spans}
-        self._texts: dict[str, str] = {}
-        self._parsed: dict[str, tuple[int, Sequence[Any]]] = {}
+        self._texts = _Kept[str](most)
+        self._parsed = _Kept[Sequence[Any]](most)
         self._places: dict[str, tuple[int, Sequence[int]]] = {}
         self._catalogs: dict[str, Mapping[str, Any]] = {}
         self._events: Sequence[EventRow] | None = None
@@ -55,14 +79,14 @@ class RunContent:
     def whole(self, value: Any) -> Any:
         """Return a value with its large texts in place, such as the attributes of an event."""
         self._fetch(set(digests_in(value)))
-        return filled(value, self._texts)
+        return filled(value, self._texts.values)
 
     def _fetch(self, digests: set[str]) -> None:
-        missing = digests - self._texts.keys()
-        if missing:
-            if sum(map(len, self._texts.values())) > self._most:
-                self._texts, missing = {}, digests
-            self._texts.update(self._reader.bodies(missing))
+        if digests <= self._texts.values.keys():
+            return
+        self._texts.make_room()
+        for digest, text in self._reader.bodies(digests - self._texts.values.keys()).items():
+            self._texts.add(digest, text, len(text))
 
     def text(self, span: SpanRow, attribute: str) -> str | None:
         """Return the text of an attribute; `None` if the span has none or the store no longer has it."""
@@ -71,7 +95,7 @@ class RunContent:
             return None
         if isinstance(value, Mapping) and BODY in value:
             self.load([span], [attribute])
-            return self._texts.get(value[BODY])
+            return self._texts.values.get(value[BODY])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     def get(self, span: SpanRow, attribute: str) -> Recorded | None:
@@ -133,15 +157,13 @@ class RunContent:
 
     def _sent(self, span: SpanRow) -> Sequence[Any]:
         """Return the messages that a model call recorded, parsed once for all calls that repeat them."""
-        known = self._parsed.get(span.span_id)
+        known = self._parsed.values.get(span.span_id)
         if known is None:
             found = self.get(span, semconv.INPUT_MESSAGES)
-            items = found.value if found is not None and isinstance(found.value, list) else ()
-            known = len(found.text) if found is not None else 0, items
-            if sum(size for size, _ in self._parsed.values()) > self._most:
-                self._parsed = {}
-            self._parsed[span.span_id] = known
-        return known[1]
+            known = found.value if found is not None and isinstance(found.value, list) else ()
+            self._parsed.make_room()
+            self._parsed.add(span.span_id, known, len(found.text) if found is not None else 0)
+        return known
 
     def listed(self, span: SpanRow) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the tools that providers listed in the iteration of a span, each with the id of its provider.

@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pellucid_exporters.stored.comparison import compare
-from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.viewer.pages import MOST_KEPT, reader_of, render, run_of
+from pellucid_exporters.viewer.pages import content_of, reader_of, render, run_of
 
 MOST_PAIRS: Final = 500
 """Boundaries that differ, of one page."""
@@ -24,7 +23,7 @@ def compare_page(request: Request) -> Response:
     runs = [run_of(request, run_id) for run_id in wanted]
     runs.sort(key=lambda run: run.start)
     reader = reader_of(request)
-    contents = [RunContent(reader, reader.spans(run.run_id), MOST_KEPT) for run in runs]
+    contents = [content_of(request, reader.spans(run.run_id)) for run in runs]
     comparison = compare(*contents)
     differing = comparison.differing
     values = {"runs": runs, "comparison": comparison, "first": differing[0] if differing else None}

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,10 +19,10 @@ from starlette.responses import HTMLResponse
 from pellucid import semconv
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
-from pellucid_exporters.stored.content import parse
+from pellucid_exporters.stored.content import RunContent, parse
 from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.reader import Reader
-from pellucid_exporters.stored.rows import FAULTS, RunRow
+from pellucid_exporters.stored.rows import FAULTS, RunRow, SpanRow
 from pellucid_exporters.viewer.shortening import marked, middle
 from pellucid_exporters.viewer.trees import tree
 from pellucid_exporters.viewer.zones import ago
@@ -76,6 +76,11 @@ def render(request: Request, name: str, values: Mapping[str, Any], status: int =
     shared["has_durable"] = state.durable is not None
     page = _templates().get_template(name).render({**shared, **values})
     return HTMLResponse(page, status)
+
+
+def content_of(request: Request, spans: Sequence[SpanRow]) -> RunContent:
+    """Return the content of spans of one run, of which little is kept."""
+    return RunContent(reader_of(request), spans, MOST_KEPT)
 
 
 def query(**parameters: Any) -> str:

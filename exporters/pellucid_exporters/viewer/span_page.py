@@ -10,11 +10,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RunRow, SpanRow
 from pellucid_exporters.stored.sent_messages import SentRequest
 from pellucid_exporters.stored.text import cut
-from pellucid_exporters.viewer.pages import MOST_KEPT, reader_of, render, run_of
+from pellucid_exporters.viewer.pages import content_of, reader_of, render, run_of
 from pellucid_exporters.viewer.run.formats import answer, format_of, span_json, span_markdown
 from pellucid_exporters.viewer.run.media import AUDIO, IMAGES, media_in
 from pellucid_exporters.viewer.run.request import settings_of
@@ -24,7 +23,7 @@ from pellucid_exporters.viewer.run.span import PAGE, span_values
 def span_page(request: Request) -> Response:
     """Show a span."""
     run, spans, span = _found(request)
-    name, content = format_of(request), RunContent(reader_of(request), spans, MOST_KEPT)
+    name, content = format_of(request), content_of(request, spans)
     if name:
         return answer(name, span_json(span, content) if name == "json" else span_markdown(run, span, content))
     values = span_values(request, run, content, span, reader_of(request).trace(run.trace_id), PAGE)
@@ -36,7 +35,7 @@ def request_text(request: Request) -> Response:
     _, spans, span = _found(request)
     if span.phase != semconv.INFERENCE:
         raise HTTPException(404, "Only a model call has a request.")
-    sent = RunContent(reader_of(request), spans, MOST_KEPT).request(span)
+    sent = content_of(request, spans).request(span)
     whole = {
         "model": span.attributes.get(semconv.REQUEST_MODEL),
         "settings": settings_of(span),
@@ -53,7 +52,7 @@ def request_text(request: Request) -> Response:
 def raw_text(request: Request) -> Response:
     """Return the text of an attribute as plain text."""
     _, spans, span = _found(request)
-    text = RunContent(reader_of(request), spans, MOST_KEPT).text(span, request.path_params["attribute"])
+    text = content_of(request, spans).text(span, request.path_params["attribute"])
     if text is None:
         raise HTTPException(404, "This span has no such attribute, or the store no longer has its text.")
     return PlainTextResponse(text.encode(errors="backslashreplace"))
@@ -62,7 +61,7 @@ def raw_text(request: Request) -> Response:
 def media(request: Request) -> Response:
     """Return an image or audio of an attribute, by the digest of its content."""
     _, spans, span = _found(request)
-    recorded = RunContent(reader_of(request), spans, MOST_KEPT).get(span, request.path_params["attribute"])
+    recorded = content_of(request, spans).get(span, request.path_params["attribute"])
     for found in media_in(recorded.value) if recorded is not None else ():
         if found.digest == request.path_params["digest"] and found.type in IMAGES | AUDIO:
             data = found.data()

@@ -12,7 +12,7 @@ from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow, text_of
 from pellucid_exporters.viewer.feedback.parts import feedback_of, form_token
-from pellucid_exporters.viewer.pages import MOST_KEPT, reader_of, render, run_of
+from pellucid_exporters.viewer.pages import content_of, reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
 from pellucid_exporters.viewer.run.elsewhere import in_grafana
 from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
@@ -51,7 +51,7 @@ def run_page(request: Request) -> Response:
         return RedirectResponse(f"/runs/{run.run_id}/")
     spans, trace = reader.spans(run.run_id), reader.trace(run.trace_id)
     state, tree = State.of(request.query_params), run_tree(reader, run, spans, trace)
-    content = RunContent(reader, spans, MOST_KEPT)
+    content = content_of(request, spans)
     talk = conversation(content, spans, tree.root)
     path, name = path_of(tree), format_of(request)
     if name == "json":
@@ -172,7 +172,7 @@ def _panel(
     run = tree.nested.get(span.run_id, tree.run)
     if run is not tree.run:
         spans = sorted((each for each in tree.order if each.run_id == run.run_id), key=lambda each: each.sequence)
-        content = RunContent(reader_of(request), spans, MOST_KEPT)
+        content = content_of(request, spans)
     place = tree.order.index(span)
     neighbours = {
         name: state.address(span=tree.key(tree.order[other])) if 0 <= other < len(tree.order) else ""
