@@ -62,7 +62,9 @@ class Exemplar:
 
 
 def selector(labels: Mapping[str, str]) -> str | None:
-    """Return the PromQL selector of the series whose exemplars are relevant to an alert with these labels."""
+    """Return the PromQL selector of the series whose exemplars are relevant to an alert with these labels, or None."""
+    if labels.get("alertname") == _UNMEASURED:
+        return None
     for name, metric in SUBJECTS:
         if labels.get(name):
             known = ("job", *map(label, metric.attributes))
@@ -74,7 +76,7 @@ def selector(labels: Mapping[str, str]) -> str | None:
 
 def choose(exemplars: Iterable[Exemplar], alert: str) -> Exemplar | None:
     """Return the most relevant exemplar for an alert of this name: a failure, the slowest, the worst, or the newest."""
-    found = list(exemplars) if alert != _UNMEASURED else []
+    found = list(exemplars)
     if alert.endswith(_FAILED):
         found = [exemplar for exemplar in found if exemplar.failed] or found
     if alert.endswith(_SLOW):
