@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from pellucid.semconv.experiments import EXPERIMENT_CANDIDATE, EXPERIMENT_CASE, 
 from pellucid.telemetry.pipeline import Pipeline
 from pellucid_experiments.candidates import Candidate
 from pellucid_experiments.naming import conversation_of
-from pellucid_experiments.trials import Planned
+from pellucid_experiments.trials import Planned, known_sum
 from pellucid_replay import Recording, Tape, TapeError
 from pellucid_replay.replaying import checked_passes, played
 from pellucid_replay.session import Session
@@ -81,9 +81,9 @@ class Attempt:
             return self.result.usage
         chats = [span.attributes for span in self.spans if _phase(span) == semconv.INFERENCE]
         return Usage(
-            input_tokens=_sum(chats, semconv.USAGE_INPUT_TOKENS),
-            output_tokens=_sum(chats, semconv.USAGE_OUTPUT_TOKENS),
-            cost=_sum(chats, semconv.COST_USD),
+            input_tokens=known_sum(chat.get(semconv.USAGE_INPUT_TOKENS) for chat in chats),
+            output_tokens=known_sum(chat.get(semconv.USAGE_OUTPUT_TOKENS) for chat in chats),
+            cost=known_sum(chat.get(semconv.COST_USD) for chat in chats),
         )
 
     def evidence(self, planned: Planned, model: str) -> Evidence:
@@ -202,8 +202,3 @@ def _facts(span: ReplayedSpan) -> SpanFacts:
         seconds=_seconds(span) or 0.0,
         error_type=str(span.attributes.get(semconv.ERROR_TYPE, "")),
     )
-
-
-def _sum(spans: Sequence[Mapping[str, Any]], attribute: str) -> Any:
-    values = [span[attribute] for span in spans if attribute in span]
-    return sum(values) if values else None

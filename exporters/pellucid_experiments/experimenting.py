@@ -31,7 +31,7 @@ from pellucid_experiments.journal import Journal
 from pellucid_experiments.naming import checked_name
 from pellucid_experiments.options import ExperimentOptions
 from pellucid_experiments.report import Report
-from pellucid_experiments.trials import Planned, Trial, not_run, once_each
+from pellucid_experiments.trials import Planned, Trial, known_sum, not_run, once_each
 from pellucid_experiments.turns import Turns
 from pellucid_replay import Recording
 
@@ -184,8 +184,8 @@ class Experiment:
             "trace_id": attempt.trace_id,
             "seconds": attempt.seconds,
             "attempts": len(usages),
-            "tokens": _sum([count for usage in usages for count in (usage.input_tokens, usage.output_tokens)]),
-            "cost": _sum([usage.cost for usage in usages]),
+            "tokens": known_sum([count for usage in usages for count in (usage.input_tokens, usage.output_tokens)]),
+            "cost": known_sum([usage.cost for usage in usages]),
         }
         result = attempt.result
         if attempt.problem:
@@ -200,7 +200,7 @@ class Experiment:
         spending = Spending(budget)
         with spent_by_scorers(spending):
             scores = once_each(await scores_of(self._scorers, evidence, within=self._scorer_timeout))
-        facts["scoring_cost"] = _sum([usage.cost for usage in spending.usages])
+        facts["scoring_cost"] = known_sum([usage.cost for usage in spending.usages])
         if spending.is_refused:
             return Trial(status="budget", problem="the budget of the experiment is spent: for a judge", **facts)
         for score in scores:
@@ -258,8 +258,3 @@ def _guarded(scope: Scope, score: Score) -> Score:
         by=score.by,
         error_type=score.error_type,
     )
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

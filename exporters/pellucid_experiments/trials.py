@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -123,6 +123,12 @@ def not_run(planned: Planned) -> Trial:
     case, candidate, repeat = planned.key
     why = "not run: the budget of the experiment is spent"
     return Trial(case=case, candidate=candidate, repeat=repeat, status="not_run", problem=why, attempts=0)
+
+
+def known_sum(values: Iterable[Any]) -> Any:
+    """Return the sum of those values that are not None; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 _FIELDS: Final = frozenset(item.name for item in fields(Trial))

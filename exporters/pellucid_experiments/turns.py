@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import anyio
 
-from pellucid_experiments.trials import Planned, Trial, not_run
+from pellucid_experiments.trials import Planned, Trial, known_sum, not_run
 
 
 class Turns:
@@ -68,12 +67,7 @@ def _together(first: Trial, second: Trial) -> Trial:
     return replace(
         second,
         attempts=first.attempts + second.attempts,
-        tokens=_sum(first.tokens, second.tokens),
-        cost=_sum(first.cost, second.cost),
-        scoring_cost=_sum(first.scoring_cost, second.scoring_cost),
+        tokens=known_sum([first.tokens, second.tokens]),
+        cost=known_sum([first.cost, second.cost]),
+        scoring_cost=known_sum([first.scoring_cost, second.scoring_cost]),
     )
-
-
-def _sum(*values: Any) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
