@@ -117,8 +117,9 @@ async def test_an_address_has_no_empty_parameters(shop: Path) -> None:
     """A form sends all of its fields; the address that is shown, and sent to others, has those that are filled."""
     transport = httpx.ASGITransport(create_viewer_app(StoreReader(shop)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        answer = await client.get("/runs?text=woollen+%26&agent=&outcome=&sort=-cost")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/runs?text=woollen+%26&sort=-cost")
+        answer = await client.get("/runs?text=woollen+%26&agent=&outcome=&sort=-cost&column=a&column=b")
+    filled = "/runs?text=woollen+%26&sort=-cost&column=a&column=b"
+    assert (answer.status_code, answer.headers["location"]) == (303, filled)
 
 
 async def test_hits_are_marked(shop: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -48,9 +49,10 @@ _COUNTED: Final = frozenset({"agent", "outcome"})
 
 def runs_page(request: Request) -> Response:
     """Show the runs that match the parameters of the URL, which the form sends with empty ones: these are left out."""
-    given = request.query_params
-    if not all(given.values()):
-        return RedirectResponse(f"{request.url.path}?{query(**given)}", 303)
+    given = request.query_params.multi_items()
+    filled = [(name, value) for name, value in given if value]
+    if filled != given:
+        return RedirectResponse(f"{request.url.path}?{urlencode(filled)}", 303)
     address, reader = address_of(request), reader_of(request)
     found = reader.search(address.filter())
     ordered = _ordered(reader, found.matches, address.sort)

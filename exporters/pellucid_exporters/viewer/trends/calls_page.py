@@ -35,7 +35,7 @@ CHARTS: Final[Mapping[str, Measure]] = {
     "tokens": lambda called: called.tokens,
     "cost": lambda called: called.cost,
 }
-"""What the charts of one tool or model show; of a tool, the first four."""
+"""Charts of one model; of a tool, the first four."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ def trends_page(request: Request) -> Response:
     named = [reader.groups(by, *period) for period in _periods(window)]
     movers = _movers(named, _cache(request, window) if by == "hub" else {})
     known = first_of(named)
-    agents = [group.name for group in reader.groups("agent", window.before, window.until)] if by == "version" else []
+    found = reader.groups("agent", window.before, window.until) if by == "version" else []
+    agents = sorted((group.name for group in found), key=len, reverse=True)
     earlier = versions_before(known.values(), agents)
     movers = [_against(mover, known.get(earlier.get(mover.name, ""))) for mover in movers]
     movers.sort(key=lambda mover: (-abs(mover.change(order)), mover.name))
@@ -149,8 +150,7 @@ def _comparison(reader: Reader, agents: Sequence[str], name: str | None, earlier
     """Return the address that compares a version with the one before it."""
     if name is None or name not in earlier:
         return None
-    known = sorted(agents, key=len, reverse=True)
-    return comparison_of(reader, parts_of(earlier[name], known), parts_of(name, known))
+    return comparison_of(reader, parts_of(earlier[name], agents), parts_of(name, agents))
 
 
 def _cache(request: Request, window: Range) -> dict[str, tuple[float | None, float | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.run_groups import RunGroup
@@ -10,13 +10,15 @@ from pellucid_exporters.stored.run_search import RunFilter
 from pellucid_exporters.viewer.pages import query
 
 
-def versions_before(groups: Iterable[RunGroup], agents: Iterable[str]) -> dict[str, str]:
-    """Return by the name of a version that of the version of the same agent that began before it, if there is one."""
-    known = sorted(agents, key=len, reverse=True)
+def versions_before(groups: Iterable[RunGroup], agents: Sequence[str]) -> dict[str, str]:
+    """Return by the name of a version that of the version of the same agent that began before it, if there is one.
+
+    Agents with the longest names come first.
+    """
     latest: dict[str, str] = {}
     before: dict[str, str] = {}
     for group in sorted(groups, key=lambda group: group.first):
-        agent, _ = parts_of(group.name, known)
+        agent, _ = parts_of(group.name, agents)
         if not agent:  # its runs have no agent, or these are no versions
             continue
         if agent in latest:
@@ -25,7 +27,7 @@ def versions_before(groups: Iterable[RunGroup], agents: Iterable[str]) -> dict[s
     return before
 
 
-def parts_of(name: str, agents: Iterable[str]) -> tuple[str, str]:
+def parts_of(name: str, agents: Sequence[str]) -> tuple[str, str]:
     """Return the agent and the version in a name; agents with the longest names come first."""
     agent = next((agent for agent in agents if name.startswith(f"{agent} ")), "")
     return agent, name[len(agent) + 1 :]
