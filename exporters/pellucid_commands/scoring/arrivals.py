@@ -30,7 +30,7 @@ _FORGET: Final = "DELETE FROM traces WHERE trace_id = :trace AND (last <= :quiet
 
 
 class Arrivals(ClaimsFile):
-    """What has arrived for a store, in the file of its claims.
+    """Arrivals at a store, in the file of its claims.
 
     Args:
         store: Path of the store.

@@ -1,4 +1,4 @@
-"""What the commands that score say, and their telemetry."""
+"""Output of the commands that score, and their telemetry."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Judge:
 
     @property
     def setup(self) -> Setup:
-        """What its agent consists of."""
+        """Setup of its agent."""
         return self._configuration.setup
 
     async def __call__(self, **needed: Any) -> Score:

@@ -1,4 +1,4 @@
-"""What scorers spend on models, for those who call them."""
+"""Spending of scorers on models, for those who call them."""
 
 from __future__ import annotations
 
