@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
@@ -22,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pellucid.durable.store.statements import statements
+from pellucid.durable.store.postgres import psycopg_statements
 from pellucid_commands.serving.http_server import Protocol
 
 CONNECTIONS: Final = 8
@@ -45,7 +44,7 @@ def write_least(connection: psycopg.Connection[Any], call_id: str, body: str) ->
 
 def settling() -> Write:
     """Return a function that writes what a settlement of Pellucid writes, and notifies workers and readers."""
-    statement = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statements("postgres")["settle"].replace("%", "%%"))
+    statement = psycopg_statements()["settle"]
 
     def write(connection: psycopg.Connection[Any], call_id: str, body: str) -> None:
         digest = hashlib.sha256(body.encode()).hexdigest()

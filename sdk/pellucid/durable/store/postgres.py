@@ -82,9 +82,7 @@ class PostgresDatabase:
         self._conninfo = psycopg.conninfo.make_conninfo(conninfo, **{**_DEFAULTS, **parts})
         self._schema = schema
         self._timeout = int(statement_timeout * 1000)
-        self._statements = {
-            name: _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) for name, text in statements("postgres").items()
-        }
+        self._statements = psycopg_statements()
         self._idle: list[_Cursor] = []
         self._stop: socket.socket | None = None
         self._watcher: threading.Thread | None = None
@@ -267,6 +265,12 @@ class PostgresDatabase:
     def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().connection.close()
+
+
+def psycopg_statements() -> dict[str, str]:
+    """Return the statements by name, with parameters as psycopg has them."""
+    texts = statements("postgres").items()
+    return {name: _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) for name, text in texts}
 
 
 def _version(cursor: _Cursor) -> tuple[int | str, int]:
