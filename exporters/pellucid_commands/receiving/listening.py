@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
@@ -12,7 +11,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from pellucid.errors import ConfigError
+from pellucid_commands.serving.numbers import MAX_PORT
 from pellucid_commands.serving.options import authentication
+from pellucid_commands.serving.sockets import listen_at, reason_of, url_of
 
 if TYPE_CHECKING:
     from pellucid_commands.receiving.target import ReceivedStore
@@ -23,7 +24,6 @@ RECEIVED: Final = ".pellucid/received.db"
 """Store unless another one is named."""
 
 _NEEDED: Final = ("starlette", "uvicorn")
-_LARGEST_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def address(text: str) -> Address:
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port[:6]) > _LARGEST_PORT:
+    if not host or not port.isdecimal() or int(port[:6]) > MAX_PORT:
         raise ArgumentTypeError(f"{text!r} is not an address such as {ADDRESS}")
     return Address(host, int(port))
 
@@ -57,8 +57,7 @@ class Listener:
     @property
     def url(self) -> str:
         """The base URL."""
-        host, port = self.socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url_of(self.socket.getsockname()[0], self.socket)
 
     async def serve(self, store: ReceivedStore) -> None:
         """Write what arrives into a store, until SIGINT or SIGTERM."""
@@ -93,11 +92,10 @@ def listening(at: Address) -> Iterator[Listener]:
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[server]'")
     authentication(at.host)
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
     try:
-        server = socket.create_server((at.host, at.port), family=family)
+        server = listen_at(at.host, at.port)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno is not None else str(error)
-        raise ConfigError(f"--listen {at.host}:{at.port}: {reason}; name another address, or port 0") from error
+        problem = f"--listen {at.host}:{at.port}: {reason_of(error)}; name another address, or port 0"
+        raise ConfigError(problem) from error
     with closing(server):
         yield Listener(at, server)

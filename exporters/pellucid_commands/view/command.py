@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
+from pellucid_commands.serving.numbers import MAX_PORT
 from pellucid_exporters.local.options import DEFAULT_PATH
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ HOSTS: Final = ("127.0.0.1", "::1")
 JAEGER: Final = "PELLUCID_JAEGER_URL"
 GRAFANA: Final = "PELLUCID_GRAFANA_URL"
 TOKEN: Final = "PELLUCID_VIEW_TOKEN"  # noqa: S105  (a name)
-LARGEST_PORT: Final = 65_535
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -95,8 +95,8 @@ def run(options: Namespace) -> int:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > LARGEST_PORT:
-        raise ArgumentTypeError(f"{text!r} is not a port from 0 to {LARGEST_PORT}")
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise ArgumentTypeError(f"{text!r} is not a port from 0 to {MAX_PORT}")
     return int(text)
 
 

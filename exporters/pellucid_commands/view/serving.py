@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -11,6 +9,7 @@ from urllib.parse import quote
 import uvicorn
 
 from pellucid.errors import ConfigError
+from pellucid_commands.serving.sockets import listen_at, reason_of, url_of
 from pellucid_commands.view.stores import first_store, reader_of
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.stored.nothing import NoTelemetry
@@ -18,6 +17,7 @@ from pellucid_exporters.viewer import create_viewer_app
 from pellucid_exporters.viewer.runs.saved import SavedFilters
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
     from pathlib import Path
     from types import FrameType
@@ -75,8 +75,7 @@ def serve(
             images=images,
             filters=filters,
         )
-        name = f"[{host}]" if ":" in host else host
-        url = f"http://{name}:{listener.getsockname()[1]}/"
+        url = f"{url_of(host, listener)}/"
         print(f"{label} at {url}  (Ctrl-C ends)", flush=True)
         if actions is not None:
             token = f"sign-in?token={quote(actions.token, safe='')}"
@@ -110,11 +109,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
     Raises:
         ConfigError: the port is taken, or not allowed.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in (PORT, 0) if port is None else (port,):
         try:
-            return socket.create_server((host, number), family=family)
+            return listen_at(host, number)
         except OSError as error:
             problem = error
-    reason = os.strerror(problem.errno) if problem.errno is not None else str(problem)
-    raise ConfigError(f"--port {port}: {reason}; name another one, or 0 for any that is free") from problem
+    raise ConfigError(f"--port {port}: {reason_of(problem)}; name another one, or 0 for any that is free") from problem
