@@ -9,6 +9,10 @@ from typing import Any, Final
 from pellucid.errors import ConfigError
 from pellucid.text import close_to, excerpt
 
+MOST_TAGS: Final = 32
+LONGEST_TAG: Final = 200
+"""Characters."""
+
 MEANT: Final[Mapping[str, Mapping[str, str]]] = {
     "Limits": {
         **dict.fromkeys(("max_turns", "max_steps", "max_rounds", "recursion_limit", "iterations"), "max_iterations"),
@@ -49,6 +53,23 @@ def not_an_identity(value: object, whose: str) -> ConfigError:
 def not_a_signal(value: object) -> ConfigError:
     """Return the error about the signal of a run."""
     return ConfigError(f"signal={excerpt(repr(value))} of a run is not a CancelToken; give CancelToken()")
+
+
+def checked_tags(tags: Any) -> tuple[str, ...]:
+    """Return the tags of a run, each once.
+
+    Raises:
+        ConfigError: they are no sequence of short texts, or too many.
+    """
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise ConfigError(f"tags={excerpt(repr(tags))} of a run: must be a sequence of texts, such as ('beta',)")
+    for tag in tags:
+        if not (isinstance(tag, str) and 0 < len(tag) <= LONGEST_TAG and tag.isprintable()):
+            fault = f"{excerpt(repr(tag))} is not a text of 1 to {LONGEST_TAG} printable characters"
+            raise ConfigError(f"tags of a run: {fault}")
+    if len(found := tuple(dict.fromkeys(tags))) > MOST_TAGS:
+        raise ConfigError(f"tags of a run: {len(found)} are too many; give at most {MOST_TAGS}")
+    return found
 
 
 def explain(cls: type[Any], args: Sequence[Any], options: Mapping[str, Any]) -> None:

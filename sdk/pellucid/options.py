@@ -159,6 +159,10 @@ class CallerOptions(TypedDict, total=False):
     """Budgets that count in addition to those of the agent, as its option `budget`. A checkpoint does not keep them:
     give them again when the run is resumed."""
 
+    tags: Sequence[str]
+    """Words by which the run is found later, such as `("beta", "plan:pro")`: the attribute `pellucid.run.tags` of its
+    span, recorded in every capture mode. A checkpoint does not keep them, either."""
+
 
 class RunOptions(CallerOptions, total=False):
     """Options of `Agent.run`, `run_sync` and `stream`."""

@@ -177,7 +177,7 @@ def in_events(telemetry: Captured) -> set[str]:
 async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
     """Runs of all kinds together emit exactly the names that there are."""
     with capture(capture=CapturePolicy("redacted", max_bytes=512)) as telemetry:
-        await within(scene.agent().run(scene.HISTORY, identity=scene.WHO))
+        await within(scene.agent().run(scene.HISTORY, identity=scene.WHO, tags=["beta"]))
         agent = scene.agent()
         agent.on("run.started", lambda event: 1 / 0)
         async with agent.stream("hi", identity=scene.WHO) as events:

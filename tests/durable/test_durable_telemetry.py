@@ -94,6 +94,18 @@ async def test_each_settlement_is_counted_by_its_outcome(store: RunStore, teleme
     assert emitted(telemetry, "") == []
 
 
+async def test_each_pass_has_the_tags_with_which_the_run_was_submitted(store: RunStore, telemetry: Captured) -> None:
+    """Also the one after a wait."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("owed"), "end"), tools=[OWED])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go", tags=["beta"])
+    await within(runs.work_until_idle())
+    [call] = (await runs.status(run_id)).external
+    await runs.settle(call.id, output=1)
+    await within(runs.work_until_idle())
+    assert [span.attributes.get(semconv.RUN_TAGS) for span in telemetry.find("invoke_agent")] == [("beta",)] * 2
+
+
 @pytest.mark.parametrize("tool", ["job", "owed"])
 async def test_a_call_expires_once_and_its_result_is_late(store: RunStore, telemetry: Captured, tool: str) -> None:
     """The sweep that expires it counts it, the pass that reads it emits it; a result after that is late."""

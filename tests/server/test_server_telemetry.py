@@ -99,6 +99,16 @@ async def test_a_result_continues_the_trace_of_its_sender(scene: Scene) -> None:
         assert f"{complete.context.span_id:016x}" in str(call.settlement_trace)
 
 
+async def test_the_tags_of_a_body_are_those_of_the_run(scene: Scene) -> None:
+    """Wrong ones are an error of the request."""
+    with capture() as captured:
+        async with scene.serve(Agent("a", model=ScriptedModel("x"))):
+            await scene.http.post("/runs", json={"input": "Hi", "tags": ["beta"]})
+            wrong = await scene.http.post("/runs", json={"input": "Hi", "tags": ["x" * 201]})
+        assert captured.span("invoke_agent").attributes[semconv.RUN_TAGS] == ("beta",)
+    assert (wrong.status_code, wrong.json()["path"]) == (400, "tags")
+
+
 async def test_errors(scene: Scene) -> None:
     """Only those of the server are errors of the span; unknown methods and paths have no name of their own."""
 

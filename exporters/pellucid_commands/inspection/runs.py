@@ -45,7 +45,7 @@ _TITLES: Final = (
 _SPARE: Final = ("SPANS", "TOKENS", "COST", "STARTED")
 _RIGHT: Final = ("DURATION", "SPANS", "TOKENS", "COST")
 _FILTERS: Final = (
-    *("agent", "outcome", "stop_reason", "hub", "tool", "model", "text"),
+    *("agent", "outcome", "stop_reason", "hub", "tool", "model", "tag", "text"),
     *("min_duration", "min_cost", "score", "conversation", "before", "limit"),
 )
 
@@ -58,6 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--hub", metavar="ID", help="that asked this hub for tools")
     parser.add_argument("--tool", metavar="NAME", help="that called this tool")
     parser.add_argument("--model", metavar="NAME", help="that called this model")
+    parser.add_argument("--tag", help="with this tag")
     parser.add_argument("--text", help="with this text in their id, error or content, in any case of letters")
     parser.add_argument("--min-duration", type=amount, metavar="SECONDS", help="that took at least so long")
     parser.add_argument("--min-cost", type=amount, metavar="DOLLARS", help="that cost so much, with nested runs")

@@ -45,6 +45,7 @@ class FileReader:
         hub: str | None = None,
         tool: str | None = None,
         model: str | None = None,
+        tag: str | None = None,
         stop_reason: str | None = None,
         text: str | None = None,
         min_duration: float | None = None,
@@ -66,6 +67,7 @@ class FileReader:
                 and (hub is None or hub in run.hubs)
                 and (tool is None or tool in run.tools)
                 and (model is None or model in run.models)
+                and (tag is None or tag in run.tags)
                 and (min_cost is None or _costs(run, min_cost))
                 and (min_duration is None or (run.end is not None and run.end - run.start >= min_duration * 1e9))
                 and (replays or run.replay_of is None)

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from pellucid import semconv
 from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
 from pellucid_exporters.stored.rows import FAULTS, INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of, total_of
-from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of
+from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of, tags_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -128,6 +128,7 @@ class _Builder:
                 answer=answer_of(attributes),
                 conversation=name_of(attributes.get(semconv.CONVERSATION_ID)),
                 version=name_of(attributes.get(semconv.AGENT_VERSION)),
+                tags=tuple(sorted(tags_of(attributes))),
             )
         else:
             run = _with_boundary(run, phase, attributes)

@@ -73,6 +73,7 @@ class StoreReader(ScoreReader):
         hub: str | None = None,
         tool: str | None = None,
         model: str | None = None,
+        tag: str | None = None,
         stop_reason: str | None = None,
         text: str | None = None,
         min_duration: float | None = None,
@@ -92,6 +93,7 @@ class StoreReader(ScoreReader):
             hub: Id of a tool provider that was asked for tools.
             tool: Name of a tool that was called.
             model: Name of a model that was called.
+            tag: One of its tags.
             stop_reason: Why it returned its result; see `STOP_REASONS`.
             text: Part of the run's id, of the name of the agent, of an error, or of recorded content; in any case of
                 letters.
@@ -104,7 +106,7 @@ class StoreReader(ScoreReader):
             score: Condition on the newest score of a name.
             limit: Maximum number of runs.
         """
-        parts = {"hub": hub, "tool": tool, "model": model}
+        parts = {"hub": hub, "tool": tool, "model": model, "tag": tag}
         conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost, score)
         listed, named = searches.listed(conversation, kind, replays=replays)
         conditions, values = [*conditions, *listed], [*values, *named]

@@ -54,6 +54,7 @@ def run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Callab
         models=tuple(parts["model"]),
         tools=tuple(parts["tool"]),
         hubs=tuple(parts["hub"]),
+        tags=tuple(parts["tag"]),
         spans=row["spans"] + row["open_spans"],
         replay_of=row["replay_of"],
         seen_until=max(seen, row["last"]) if seen is not None else None,

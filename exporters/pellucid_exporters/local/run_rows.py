@@ -9,7 +9,7 @@ from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.stored.rows import FAULTS, PART_OF, status_of, text_of
-from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of
+from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of, tags_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.local.records import SpanRecord
 
-PARTS: Final = ("model", "tool", "hub")
+PARTS: Final = ("model", "tool", "hub", "tag")
 """Kinds of the parts of a run by which runs are searched."""
 
 _TOKENS: Final = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.USAGE_CACHE_READ_INPUT_TOKENS)
@@ -96,6 +96,7 @@ class RunChange:
         if phase == semconv.RUN:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
+            self.parts.update(("tag", tag) for tag in tags_of(facts))
             return
         if duration is not None and text_of(facts, semconv.OUTCOME) in FAULTS:
             self.faults += 1
@@ -120,7 +121,7 @@ class RunChange:
                 self.usage = [known + (more or 0) for known, more in zip(self.usage, counts, strict=True)]
 
     def storable_parts(self) -> Iterator[tuple[str, str]]:
-        """Yield the models, tools and hubs that the run used."""
+        """Yield the models, tools and hubs that the run used, and its tags."""
         for kind, value in self.parts:
             if name := _text(value):
                 yield kind, name

@@ -17,7 +17,7 @@ from pellucid_exporters.stored.scores import ScoreCondition
 INDEXED: Final = ("agent", "user", "tenant", "conversation", "version", "outcome", "error_type")
 """Columns of `runs` with an index."""
 
-PARTS: Final = ("tool", "hub", "model")
+PARTS: Final = ("tool", "hub", "model", "tag")
 
 _Driver: TypeAlias = tuple[str, list[Any]]
 _Usage: TypeAlias = tuple[int | None, float | None]

@@ -22,6 +22,7 @@ class Recording(Protocol):
         hub: str | None = None,
         tool: str | None = None,
         model: str | None = None,
+        tag: str | None = None,
         stop_reason: str | None = None,
         text: str | None = None,
         min_duration: float | None = None,

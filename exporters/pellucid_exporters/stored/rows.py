@@ -126,6 +126,7 @@ class RunRow:
         user, tenant: Its caller, as its discoveries recorded it.
         conversation, version: Ids of the conversation, and of the version of the agent.
         faults: Number of boundaries within it that failed; `None` if it was not recorded.
+        tags: Words by which it is found, as its caller gave them.
         scores: The newest score of each name, by name, without explanations.
     """
 
@@ -158,6 +159,7 @@ class RunRow:
     conversation: str | None = None
     version: str | None = None
     faults: int | None = None
+    tags: tuple[str, ...] = ()
     scores: tuple[ScoreRow, ...] = ()
 
     @property

@@ -39,6 +39,13 @@ def name_of(value: object) -> str | None:
     return _encodable(value[:_LONGEST_NAME]) if isinstance(value, str) and value else None
 
 
+def tags_of(attributes: Mapping[str, Any]) -> set[str]:
+    """Return the tags of a run, as its row has them."""
+    tags = attributes.get(semconv.RUN_TAGS)
+    found = map(name_of, tags) if isinstance(tags, list | tuple) else ()
+    return {tag for tag in found if tag is not None}
+
+
 def _last_text(recorded: object, role: str) -> str | None:
     messages = _parsed(recorded)
     if not isinstance(messages, list):

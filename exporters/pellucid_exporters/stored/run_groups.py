@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 COLUMNS: Final = ("agent", "version", "user", "tenant", "conversation")
-PARTS: Final = ("model", "tool", "hub")
+PARTS: Final = ("model", "tool", "hub", "tag")
 DIMENSIONS: Final = (*COLUMNS, *PARTS)
-"""Names by which runs are counted: facts of a run, its models, tools and hubs. A run of two models counts for both."""
+"""Names by which runs are counted: facts, models, tools, hubs and tags. A run of two models counts for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class RunFilter:
     hub: str | None = None
     tool: str | None = None
     model: str | None = None
+    tag: str | None = None
     user: str | None = None
     tenant: str | None = None
     conversation: str | None = None

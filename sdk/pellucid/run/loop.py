@@ -109,6 +109,7 @@ def opened(run: Run) -> Iterator[tuple[Boundary, Sequence[SpanContext]]]:
             conversation_id=run.caller.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
             durable_run_id=run.journal.run_id,
+            tags=run.caller.tags or None,
             output_type="json" if setup.output is not None else None,
             **setup.settings,
         ) as b,

@@ -86,7 +86,7 @@ def new_run(
 
     Raises:
         CheckpointError: as for `create_run`.
-        ConfigError: the identity or the signal has another type.
+        ConfigError: the identity, the signal or a tag has another type, or there are too many tags.
     """
     identity, signal = options.get("identity"), options.get("signal")
     if not isinstance(identity, Identity | None):
@@ -97,6 +97,11 @@ def new_run(
         from pellucid.caller_checks import not_a_signal
 
         raise not_a_signal(signal)
+    tags = options.get("tags") or ()
+    if tags:
+        from pellucid.caller_checks import checked_tags
+
+        tags = checked_tags(tags)
     caller = CallerContext(
         identity=identity,
         signal=signal,
@@ -107,6 +112,7 @@ def new_run(
         journal=journal_of(journal),
         live=live,
         check_tools=check_tools,
+        tags=tags,
     )
     return create_run(configuration.setup, source, caller)
 

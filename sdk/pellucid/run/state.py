@@ -117,6 +117,7 @@ class CallerContext:
         check_tools: Checks the tools of each iteration, before the model is called, those of nested runs too; it raises
             to end the run.
         namespace: Namespace of the ids of calls; that of the run's own id by default.
+        tags: Tags of the run.
     """
 
     identity: Identity | None
@@ -129,6 +130,7 @@ class CallerContext:
     live: LiveText | None = None
     check_tools: Callable[[Iterable[Tool]], None] | None = None
     namespace: uuid.UUID | None = None
+    tags: tuple[str, ...] = ()
 
     @cached_property
     def conversation_id(self) -> str | None:

@@ -19,7 +19,7 @@ from pellucid.server.attached_runs import AttachedRun
 from pellucid.server.bodies import BodyReader
 from pellucid.server.draining import Draining
 from pellucid.server.problems import Problem, store_needed
-from pellucid.server.submissions import SubmitBody, agent_named, input_of
+from pellucid.server.submissions import SubmitBody, agent_named, input_of, tags_of
 from pellucid.telemetry import Listeners
 from pellucid.tools.tool import AgentTool, Tool
 
@@ -83,7 +83,7 @@ class AgentEndpoints:
             raise store_needed("callbackUrl")
         agent = self.agents[agent_named(body.agent, list(self.agents))]
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
-        options: RunOptions = {"identity": identity}
+        options: RunOptions = {"identity": identity, "tags": tags_of(body)}
         is_streamed = "text/event-stream" in request.headers.get("accept", "")
         run = new_run(
             configuration_of(agent),

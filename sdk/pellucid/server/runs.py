@@ -25,7 +25,7 @@ from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
 from pellucid.server.problems import Problem
-from pellucid.server.submissions import SubmitBody, agent_named, input_of
+from pellucid.server.submissions import SubmitBody, agent_named, input_of, tags_of
 
 
 class DecisionBody(Body):
@@ -154,6 +154,7 @@ class RunEndpoints:
                 conversation_id=_conversation_id(body) or caller.conversation_id,
                 run_id=run_id,
                 callback=body.callback_url,
+                tags=tags_of(body),
             )
         headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
         if is_streamed:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
+from pellucid.caller_checks import checked_tags
 from pellucid.errors import ConfigError
 from pellucid.messages import ServerToolCall, ServerToolResult, ToolCall, ToolResult, load_messages
 from pellucid.run.start import Input
@@ -22,6 +23,7 @@ class RunBody(Body):
     input: str | list[dict[str, JsonValue]]
     agent: str | None = None
     conversation_id: str | None = None
+    tags: list[str] = Field(default_factory=list)
 
 
 class SubmitBody(RunBody):
@@ -55,6 +57,18 @@ def input_of(body: RunBody, roles: Collection[str]) -> Input:
             fault = f"messages of role {message.role!r} are refused; the server's operator can allow them by roles="
             raise Problem(403, fault, path=f"input.{position}.role")
     return messages
+
+
+def tags_of(body: RunBody) -> Sequence[str]:
+    """Return the tags of a run.
+
+    Raises:
+        Problem: 400, one is too long, or there are too many.
+    """
+    try:
+        return checked_tags(body.tags)
+    except ConfigError as error:
+        raise Problem(400, str(error), path="tags") from error
 
 
 def agent_named(name: str | None, names: Sequence[str]) -> str:

@@ -85,6 +85,7 @@ RUN: Final = Phase(
         "iterations": semconv.ITERATIONS,
         "stop_reason": semconv.STOP_REASON,
         "resumed_from": semconv.RESUMED_FROM,
+        "tags": semconv.RUN_TAGS,
         "durable_run_id": semconv.DURABLE_RUN_ID,
         "input_tokens": semconv.USAGE_INPUT_TOKENS,
         "output_tokens": semconv.USAGE_OUTPUT_TOKENS,

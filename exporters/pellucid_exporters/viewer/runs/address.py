@@ -19,7 +19,7 @@ from pellucid_exporters.viewer.zones import Zone
 
 TEXTS: Final = (
     *("text", "agent", "outcome", "hub", "tool", "model", "user", "tenant", "conversation", "version", "error_type"),
-    *("score", "kind"),
+    *("tag", "score", "kind"),
 )
 NUMBERS: Final = ("min_duration", "min_cost")
 FLAGS: Final = ("everywhere", "faulty", "outermost")

@@ -14,7 +14,7 @@ from pellucid.agent import Agent, configuration_of
 from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken, Identity
-from pellucid.durable.runs.continuation import source_of
+from pellucid.durable.runs.continuation import request_of, source_of
 from pellucid.durable.runs.journal import StoreJournal
 from pellucid.durable.runs.lost import last_span, record
 from pellucid.durable.states.records import identity_of
@@ -138,7 +138,7 @@ def _run_of(
     identity: Identity | None,
     source: Sequence[Message] | ResumeRequest,
 ) -> Run:
-    options: CallerOptions = {"identity": identity} if identity is not None else {}
+    options: CallerOptions = {"identity": identity, "tags": request_of(claim.run).get("tags", ())}
     journal = StoreJournal(store, claim, CancelToken())
     return new_run(configuration_of(agent), source, None, options, journal=journal)
 

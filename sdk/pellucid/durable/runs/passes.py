@@ -120,7 +120,9 @@ async def _run_pass(
         options: CallerOptions = {"signal": token}
         if identity is not None:
             options["identity"] = identity
-        if kept := request_of(claim.run).get("budgets"):
+        request = request_of(claim.run)
+        options["tags"] = request.get("tags", ())
+        if kept := request.get("budgets"):
             from pellucid.durable.runs.budgets import load_budgets
 
             options["budget"] = load_budgets(kept, store)

@@ -18,6 +18,7 @@ from pellucid.approvals.checkpoint import trace_of
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.caller_checks import checked_tags
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
@@ -194,16 +195,18 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         idempotency_key: str | None = None,
         callback: str | None = None,
         budget: Budget | Sequence[Budget] | None = None,
+        tags: Sequence[str] = (),
     ) -> str:
         """Submit a run, and return its id; the same id or idempotency key submits the same run once.
 
         With a `conversation_id`, the run continues after the earlier runs of this conversation, of the same tenant and
         principal. Each state in which the run waits or has ended is delivered to the URL `callback`. Budgets count in
-        addition to those of the agent, in all passes of the run; their accounts are in the store of these runs.
+        addition to those of the agent, in all passes of the run; their accounts are in the store of these runs. All
+        passes have its tags.
 
         Raises:
-            ConfigError: the agent is unknown, the input has another type, there are a `history` and a conversation, or
-                a budget has another store.
+            ConfigError: the agent is unknown, the input or a tag has another type, there are a `history` and a
+                conversation, or a budget has another store.
             ConversationBusy: a run of the conversation has not ended, and runs do not queue.
             CallbackRefused: the callback URL is not allowed, or there is no `DurableRuns(callbacks=)`.
             IdempotencyConflict: the id or the key belongs to a run with another agent, input or callback.
@@ -227,6 +230,8 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             from pellucid.durable.runs.budgets import dump_budgets
 
             request["budgets"] = cast("JSONValue", dump_budgets(budget, self._store))
+        if tags:
+            request["tags"] = list(checked_tags(tags))
         submission = await self._store.submit(
             run_id or uuid.uuid4().hex,
             name,
