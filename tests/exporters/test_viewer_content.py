@@ -76,7 +76,7 @@ async def test_markdown_is_rendered(tmp_path: Path) -> None:
         assert "<li><strong>wool</strong>: 60</li>" in page
         assert "<code>silk</code>" in page
         assert "<td><s>2</s></td>" in page
-        assert '<pre class="code">x &lt; 1\n</pre>' in page
+        assert '<pre class="code" data-language="python">x &lt; 1\n</pre>' in page
         assert "line<br" in page
         assert '<pre class="prose">Which * costs 5 * 3?\n  indented</pre>' in page
 

@@ -16,10 +16,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from pellucid.testing import FakeHub
+from pellucid import Agent
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Telemetry
 from support.chromium import chromium
-from support.local_store import storing
+from support.local_store import eventually, storing
 from support.many_runs import write_runs
 from support.processes import PATIENCE
 from support.view_scene import HOSTILE, hang, hostile, shop, tell, thousands
@@ -114,6 +115,41 @@ def every_path(page: Page, url: str) -> list[str]:
     pages += [f"{some}?{state}" for some in (run, other) for state in states]
     pages += [f"/compare?run={run.split('/')[2]}&run={'6' * 32}"]
     return [*pages, f"/runs/{'5' * 32}/", *(f"{run}{number}" for number in (0, 1, 3, 10))]
+
+
+MARKED = """
+(kind) => [...(CSS.highlights.get("code-" + kind) || [])].map(
+  (range) => range.startContainer.data.slice(range.startOffset, range.endOffset))
+"""
+
+
+async def code(path: Path) -> None:
+    """Write a run with code of three languages, and one that is not known, of which one text never ends."""
+    answer = "```python\nif x < 10:  # small\n    say('no if')\n```\n\n```SQL\nselect 'it' from t -- if\n```\n\n"
+    answer += "```sonnet\nif thou\n```\n\n```js\n/* never\nends"
+    with storing(path) as telemetry:
+        model = ScriptedModel(answer)
+        await Agent("coder", model=model, telemetry=telemetry).run("How?")
+
+
+def test_code_is_highlighted(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    """By its language, in messages and beside the waterfall, without a new element; also in a part that is loaded."""
+    run_in_thread(code, tmp_path / "store.db")
+    with serving(tmp_path / "store.db") as url:
+        page = open_page(f"{url}/runs")
+        page.locator("a.row").click()
+        page.wait_for_url("**/runs/*/")
+        assert page.evaluate(MARKED, "keyword") == ["if", "select", "from"]
+        assert page.evaluate(MARKED, "comment") == ["# small", "-- if", "/* never\nends"]
+        assert page.evaluate(MARKED, "string") == ["'no if'", "'it'"]
+        assert page.evaluate(MARKED, "number") == ["10"]
+        style = "getComputedStyle(document.querySelector('pre.code'), '::highlight(code-keyword)').color"
+        assert page.evaluate(style) != page.evaluate("getComputedStyle(document.querySelector('pre.code')).color")
+        page.locator("a.r", has_text="compose").first.click()
+        eventually(lambda: not page.evaluate(MARKED, "number"))
+        page.locator("a.r", has_text="chat").last.click()
+        eventually(lambda: page.evaluate(MARKED, "number") == ["10"])
+        page.goto("about:blank")  # it asks the server for changes, which ends first
 
 
 def test_a_stranger_finds_slow_hub_prompt_and_reason(

@@ -117,7 +117,10 @@ def _image(
 def _fence(
     self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: MutableMapping[str, Any]
 ) -> str:
-    return str(Markup('<pre class="code">{}</pre>').format(tokens[index].content))
+    token = tokens[index]
+    language = token.info.split()[0].lower() if token.info.strip() else ""
+    named = Markup(' data-language="{}"').format(cut(language, 20)) if language else ""
+    return str(Markup('<pre class="code"{}>{}</pre>').format(named, token.content))
 
 
 def _heading(
