@@ -164,6 +164,7 @@ class StoreReader(ScoreReader):
         step: int | None = None,
         within: tuple[str, str] | None = None,
         has_durations: bool = True,
+        kind: str = ALL,
     ) -> list[RunGroup]:
         """Return the runs that started between two times, counted by a name and by steps of time.
 
@@ -174,10 +175,10 @@ class StoreReader(ScoreReader):
             step: Nanoseconds of a step of time.
             within: One of `DIMENSIONS` and a name: only runs that have it are counted.
             has_durations: Whether to return the durations of the runs.
+            kind: `agent` for runs that are neither of judges nor of experiments, `judge`, `experiment`, or `all`.
         """
-        return self._read(
-            lambda connection: groups(connection, by, since, until, step, within, has_durations=has_durations)
-        )
+        options: dict[str, Any] = {"kind": kind, "has_durations": has_durations}
+        return self._read(lambda connection: groups(connection, by, since, until, step, within, **options))
 
     def run(self, run_id: str) -> RunRow | None:
         """Return a run by its id, an unambiguous prefix of it, or its trace id; None if there is none."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
-from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.local.schema import IS_OF_KIND, LARGEST
 from pellucid_exporters.stored.run_groups import COLUMNS, PARTS, RunGroup
 
 _FAILED: Final = f"outcome IN ('{semconv.FAILED}', '{semconv.TIMEOUT}', '{semconv.LOST}')"
@@ -20,6 +20,7 @@ sum(iif(ended IS NULL, nullif(used_cost, 0), cost)) AS cost,
 sum(used_cached) AS cached, sum(iif(used_cached IS NULL, NULL, used_input)) AS sent,
 min(runs.start) AS first, max(runs.start) AS last
 """
+_RANGE: Final = ("runs.start >= :since", "runs.start < :until")
 _DURATIONS: Final = "json_group_array(ended - runs.start) FILTER (WHERE ended IS NOT NULL)"
 
 
@@ -32,9 +33,10 @@ def groups(
     within: tuple[str, str] | None,
     *,
     has_durations: bool,
+    kind: str,
 ) -> list[RunGroup]:
     """Return the runs that started between two times, by name and by steps of time; see `Reader.groups`."""
-    name, joins, conditions, values = "''", "", ["runs.start >= :since", "runs.start < :until"], dict[str, Any]()
+    name, joins, conditions, values = "''", "", [*_RANGE, IS_OF_KIND[kind]], dict[str, Any]()
     if by is not None:
         name, join, condition = _named(by, "parts")
         joins, conditions = joins + join, [*conditions, condition]

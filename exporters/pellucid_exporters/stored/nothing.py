@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import ALL, CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
 from pellucid_exporters.stored.scores import ScoreGroup, ScoreRow
@@ -67,6 +67,7 @@ class NoTelemetry:
         step: int | None = None,
         within: tuple[str, str] | None = None,
         has_durations: bool = True,
+        kind: str = ALL,
     ) -> list[RunGroup]:
         """Return no runs."""
         return []

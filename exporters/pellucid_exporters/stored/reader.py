@@ -89,6 +89,7 @@ class Reader(Recording, Protocol):
         step: int | None = None,
         within: tuple[str, str] | None = None,
         has_durations: bool = True,
+        kind: str = ALL,
     ) -> list[RunGroup]:
         """Return the runs that started between two times, counted by a name and by steps of time; see `RunGroup`."""
         ...

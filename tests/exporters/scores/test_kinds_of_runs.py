@@ -83,6 +83,24 @@ async def page(path: Path, address: str, status: int = 200) -> str:
     return answer.text
 
 
+@pytest.mark.parametrize(
+    ("address", "agents", "hidden"),
+    [
+        ("", ["shop"], "2 runs of judges and experiments are"),
+        ("?kind=all", ["judge.polite", "shop"], None),
+        ("?kind=judge", ["judge.polite"], "2 runs"),
+        ("?by=conversation", ["experiment/greetings", "judge/polite", "ticket-17"], None),
+    ],
+)
+async def test_trends_count_runs_of_a_kind(path: Path, address: str, agents: list[str], hidden: str | None) -> None:
+    """Those of agents, like the list; the page says how many it leaves out."""
+    shown = await page(path, f"/trends{address}")
+    assert sorted(re.findall(r'<a class="row"[^>]* title="([^"]*)">', shown.partition('id="scores"')[0])) == agents
+    assert ("not counted" in shown) == (hidden is not None)
+    assert (hidden or "") in shown
+    await page(path, "/trends?kind=other", 400)
+
+
 def command(of: Command, *arguments: str) -> int:
     """Run a command."""
     parser = ArgumentParser()

@@ -13,8 +13,10 @@ from starlette.responses import Response
 
 from pellucid_exporters.stored.quantiles import percentile
 from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.stored.rows import AGENT, ALL
 from pellucid_exporters.stored.run_groups import DIMENSIONS, RunGroup
 from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.runs.address import IS_KIND
 from pellucid_exporters.viewer.trends.lines import largest, lines
 from pellucid_exporters.viewer.trends.scores import score_values
 from pellucid_exporters.viewer.trends.versions import comparison_of, first_of, parts_of, versions_before
@@ -79,15 +81,19 @@ def trends_page(request: Request) -> Response:
     by, order = parameters.get("by") or "agent", parameters.get("sort") or "cost"
     if by not in DIMENSIONS or order not in MEASURES:
         raise HTTPException(400, f"Trends are by {', '.join(DIMENSIONS)}, in the order of {', '.join(MEASURES)}.")
+    kind = parameters.get("kind") or (ALL if by == "conversation" else AGENT)
+    if kind not in IS_KIND:
+        raise HTTPException(400, f"The kind must be one of {', '.join(IS_KIND)}.")
     window, name, zone = range_of(request, "7d"), parameters.get("name") or None, Zone(parameters.get("zone"))
     reader, within = reader_of(request), (by, name) if name is not None else None
     step = (window.until - window.since) // STEPS + 1
     over_time = [
-        reader.groups(None, since, since + STEPS * step, step=step, within=within)
+        reader.groups(None, since, since + STEPS * step, step=step, within=within, kind=kind)
         for since in (window.before, window.since)
     ]
-    whole = [reader.groups(None, *period, within=within) for period in _periods(window)]
-    named = [reader.groups(by, *period) for period in _periods(window)]
+    whole = [reader.groups(None, *period, within=within, kind=kind) for period in _periods(window)]
+    named = [reader.groups(by, *period, kind=kind) for period in _periods(window)]
+    everything = reader.groups(None, window.since, window.until, within=within, has_durations=False)
     movers = _movers(named, _cache(request, window) if by == "hub" else {})
     known = first_of(named)
     found = reader.groups("agent", window.before, window.until) if by == "version" else []
@@ -99,6 +105,8 @@ def trends_page(request: Request) -> Response:
         "by": by,
         "order": order,
         "name": name,
+        "kind": parameters.get("kind") or None,
+        "hidden": sum(group.runs for group in everything) - sum(group.runs for group in whole[1]),
         "window": window,
         "zone": zone,
         "dimensions": DIMENSIONS,
