@@ -27,7 +27,7 @@ class ExperimentOptions(TypedDict, total=False):
     """Parts that are called in spite of `replay`: `tool:<name>`, `hub:<provider id>`."""
 
     repeat: int
-    """How often each case is asked of each candidate; 1 by default."""
+    """Times that each case is asked of each candidate; 1 by default."""
 
     jobs: int
     """Runs at the same time; 8 by default."""

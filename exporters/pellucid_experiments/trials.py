@@ -84,7 +84,7 @@ class Trial:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Why it was not judged, or what was not: the scorers that failed."""
+        """Reasons for missing judgements: the error, and the scorers that failed."""
         scorers = [f"{score.name}: {failure_of(score)}" for score in self.scores if score.error_type is not None]
         return [self.problem, *scorers] if self.problem else scorers
 

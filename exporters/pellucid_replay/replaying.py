@@ -173,7 +173,7 @@ async def played(
     Args:
         setup: The configuration.
         passes: The runs, oldest first.
-        session: What is live, and what a difference does.
+        session: Parts that are live, and the effect of a difference.
         kept: Where the telemetry goes, which keeps its spans.
         has_request: Whether requests are to be compared.
         deps: Value for live tools.

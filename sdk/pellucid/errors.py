@@ -430,7 +430,7 @@ class StoreUnavailable(StoreError):
 
     Attributes:
         is_outcome_unknown: Whether the operation may have been committed; otherwise nothing was written.
-        reason: Why it did not, such as `has a full disk`.
+        reason: Reason, such as `has a full disk`.
     """
 
     error_type = "store_unavailable"

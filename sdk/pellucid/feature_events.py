@@ -320,12 +320,12 @@ class ScoreRecorded(Event, name="score.recorded"):
     """A run, an answer or another span was scored.
 
     Attributes:
-        score: What was judged.
+        score: Quality that was judged.
         value: A number, 0 or more; None if there is none.
         label: Word for the value.
         explanation: Why, redacted; None if no content is recorded.
         by: The judge.
-        error_type: Why there is no judgement.
+        error_type: Type of the error for which there is no judgement.
         response_id: Id of the model's answer that was judged.
         version: Version of the agent, if it was given.
         model: Model that was asked, if it was given.

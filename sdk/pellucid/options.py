@@ -92,7 +92,7 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     """
 
     registry_mode: RegistryMode
-    """How tools are offered; `full` unless given.
+    """Form in which tools are offered; `full` unless given.
 
     `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which the model finds and
     activates them.
@@ -118,7 +118,7 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     """
 
     context: Context | None
-    """How the conversation is fitted into the model's window; without it, requests have the whole conversation."""
+    """Fits the conversation into the model's window; without it, requests have the whole conversation."""
 
     scorers: Sequence[Callable[..., object]]
     """Scorers of the runs that end, such as those of `pellucid.scores`; none unless given.

@@ -47,7 +47,7 @@ class Counter:
     Attributes:
         subject: Name of what is received, for the error.
         limit: Most bytes.
-        remedy: How to get along with the limit, for the error.
+        remedy: Remedy that the error names.
         received: Bytes so far.
     """
 

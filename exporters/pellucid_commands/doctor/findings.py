@@ -26,7 +26,7 @@ class Finding:
 
     Attributes:
         about: Subject of the check.
-        remedy: How to fix the problem.
+        remedy: Remedy for the problem.
     """
 
     level: Level

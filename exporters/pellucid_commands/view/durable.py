@@ -14,7 +14,7 @@ def durable_pages(url: str, actions: Actions | None) -> DurablePages:
 
     Args:
         url: URL of the store.
-        actions: What readers may do; None if nobody may do anything.
+        actions: Actions of readers; None if nobody may do anything.
 
     Raises:
         ConfigError: there is no store, or it needs a migration.

@@ -63,7 +63,7 @@ def create_viewer_app(
         jaeger: URL of a Jaeger UI to which the pages link by trace id.
         grafana: URL of a Grafana with Pellucid's dashboards, to which the page of a run links.
         durable: Durable runs to show, too. Their store is opened in the lifespan of the application.
-        feedback: What readers may do with a run; nothing if it is None.
+        feedback: Actions of readers on a run; none if it is None.
         images: Whether pages load images of other hosts that recorded messages name.
         filters: Filters of the list of runs that were saved; with feedback, readers save more.
     """

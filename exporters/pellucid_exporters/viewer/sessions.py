@@ -17,7 +17,7 @@ class Actions:
     """Actions of one reader, who has shown the token.
 
     Attributes:
-        token: What `/sign-in?token=` asks for.
+        token: Token that `/sign-in?token=` asks for.
         name: Name under which readers decide and score.
     """
 

@@ -137,7 +137,7 @@ class _Answer:
     """Answer to a request, as it is sent.
 
     Args:
-        message: What sends it; None of a notification, which has none.
+        message: Object of the SDK that sends it; None for a notification, which has no answer.
     """
 
     def __init__(self, message: Any) -> None:

@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     Attributes:
         error_type: Value of `error.type`.
         code: Code of the JSON-RPC error that the client reads, as far as a standard defines it.
-        error: What describes it; None if nothing does.
+        error: Error that describes it; None if there is none.
     """
 
     error_type: str

@@ -32,7 +32,7 @@ class Reservation:
 
     Attributes:
         state: The account after it.
-        granted: How much the call and what has to remain after it may use; None if the reservation was refused.
+        granted: Amount that the call, and what has to remain after it, may use; None if the reservation was refused.
         limit: Name of the limit that the least need exceeds, if it was refused.
     """
 

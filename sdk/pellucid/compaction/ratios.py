@@ -1,4 +1,4 @@
-"""How many tokens vendors count for each estimated one."""
+"""Tokens that vendors count for each estimated one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STEP: Final = 1.05
 """Each ratio is a power of it, so that a little more or less in the next request changes nothing."""
 
 TOLERANCE: Final = 1.02
-"""How far a ratio may be above the power that stands for it."""
+"""Distance by which a ratio may be above the power that stands for it."""
 
 MOST: Final = 2.0
 """Highest ratio that one conversation hands to the others."""

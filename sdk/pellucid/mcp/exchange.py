@@ -125,10 +125,10 @@ class Exchange:
         code: The code of the JSON-RPC error in a response with such a status.
         text: The message of that error, or the text of a response without one.
         is_in_session: Whether the request named a session.
-        refusal: Why the answer was not read to its end.
+        refusal: Reason for which the answer was not read to its end.
         headers: HTTP headers of the request, if they depend on its caller.
-        explanation: Why its authentication failed, if that is known.
-        asking: What answers the server's questions about it, if anything does.
+        explanation: Reason for which its authentication failed, if it is known.
+        asking: Answers the server's questions about it, if anything does.
     """
 
     method: str

@@ -27,7 +27,7 @@ class Link:
         http_version: The HTTP version, such as `1.1`.
         protocol_version: The MCP version, once it is negotiated.
         listings: Active `tools/list` requests by their id.
-        refusal: Why the connection was closed, if a message was too large.
+        refusal: Reason for which the connection was closed, if a message was too large.
         stderr: The last lines that the server process wrote to its standard error.
     """
 

@@ -38,7 +38,7 @@ MAX_PAGES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a provider connects and lists; `MCPProvider` documents the options.
+    """Options by which a provider connects and lists; `MCPProvider` documents the options.
 
     Attributes:
         protocol: `legacy` for a protocol before 2026-07-28.

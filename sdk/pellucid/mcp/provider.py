@@ -93,7 +93,7 @@ class MCPProvider:
     lifetime.
 
     Args:
-        target: How to reach the server.
+        target: Address or command of the server.
         id: Value of `pellucid.provider.id`, and the server's name in prefixed tool names.
         prefix: Name the tools `mcp__<id>__<tool>`. Names are always changed to match `[A-Za-z0-9_-]{1,64}`.
         objective: Seconds that a listing should take; exported for alerts.
@@ -256,7 +256,7 @@ class MCPProvider:
             id: The server's name.
             headers: HTTP headers of every request, for example `Authorization`; or a function of the identity that
                 returns them, sync or async, which is called for each request.
-            auth: How requests are authorized: one of `pellucid.mcp.oauth`, an `httpx2.Auth`, or a function of the
+            auth: Authorization of requests: one of `pellucid.mcp.oauth`, an `httpx2.Auth`, or a function of the
                 identity that returns one.
             idle_timeout: Seconds without requests after which the connection of an identity is closed.
             **options: See the class.

@@ -17,7 +17,7 @@ def end_unresumed(run: Run, error: Exception, others: Iterable[ExternalRequest] 
 
     Args:
         run: The run, which has not started.
-        error: Why it ends.
+        error: Error with which it ends.
         others: Calls of other processes that are not in the checkpoint from which the run would resume.
     """
     pausing = pausing_of(run)

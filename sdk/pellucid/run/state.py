@@ -55,7 +55,7 @@ class Setup:
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
         budget: Budgets that the runs share with others, or a function of the context that returns some.
-        context: How requests are fitted into the window.
+        context: Options by which requests are fitted into the window.
         is_warm: Whether the agent warms up in the background.
         is_standalone: Whether it is that of `observe()`, whose calls belong to no run.
         ended: Called with each run that has ended, and its outcome; of a durable run with each pass, and with the last

@@ -24,7 +24,7 @@ class Sampled:
 
     Args:
         share: Share of the runs, above 0 and at most 1.
-        scorer: What scores them; a run that is not among them has no score of it.
+        scorer: Their scorer; a run that is not among them has no score of it.
 
     Attributes:
         name: That of the scorer.

@@ -67,7 +67,7 @@ class Score:
         label: One of few words for the value, such as `pass`.
         explanation: Why; content, which the capture policy redacts, or leaves out.
         by: The judge: a scorer, a model, a person.
-        error_type: Why there is no judgement, as `error.type`; with one, there is no value.
+        error_type: Type of the error for which there is no judgement (`error.type`); with one, there is no value.
 
     Raises:
         ConfigError: the value is no finite number of at least 0, or there is neither value, label nor error.

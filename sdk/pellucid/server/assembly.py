@@ -44,7 +44,7 @@ def assemble(
         routes: Its own routes.
         check: Raises, or does not return in time, if it is not ready.
         description: Its OpenAPI document.
-        draining: What `app.state.drain()` starts.
+        draining: The drain that `app.state.drain()` starts.
         guard: Middleware against web pages.
         metrics: Application to serve at `/metrics`.
         telemetry: Destination of the span and the metric of each request.

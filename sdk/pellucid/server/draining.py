@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 SHUTDOWN: Final = "the server shuts down"
-"""Why runs and requests are cancelled then."""
+"""Reason with which runs and requests are cancelled then."""
 
 _STATE: Final = "pellucid_draining"
 """Attribute of the state of an application."""

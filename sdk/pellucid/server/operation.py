@@ -38,7 +38,7 @@ _NOT_RETRIED: Final = {
 
 
 class RetryBody(Body):
-    """Why a run is retried."""
+    """Reason for a retry."""
 
     reason: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]*$")  # PostgreSQL stores no such text
 

@@ -51,7 +51,7 @@ class EventStreamResponse(Response):
     is not started a second time.
 
     Args:
-        stream: What `agent.stream(...)` or `session.stream(...)` returned. The conversation of a session has the new
+        stream: Result of `agent.stream(...)` or `session.stream(...)`. The conversation of a session has the new
             messages before the last event is sent. While another run of it has not ended, the answer is 409.
         select: `"public"`, or `"all"` events with all their fields; a set of names of events, or a function that
             accepts an event, chooses events that are sent with all their fields. The state at the end is whole, with

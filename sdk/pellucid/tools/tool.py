@@ -167,7 +167,7 @@ class Tool(Generic[DepsT_contra]):
             or the run ends there and the result takes the call's place once it is there (`wait`).
         expires_in: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
         heartbeat: Seconds until a call in the background expires unless it calls `ctx.heartbeat()` or `ctx.progress()`.
-        mode: How the tool is run; derived from `run` by default.
+        mode: Mode in which the tool is run; derived from `run` by default.
         output_schema: JSON Schema of the results, which are checked; None if it is not known. Asynchronous calls have
             none, because the model first reads that they are running.
         on_invalid_output: Treatment of a result that does not fit: `error` withholds it and tells the model where it

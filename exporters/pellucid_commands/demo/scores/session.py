@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pellucid_exporters import Telemetry
 
 ROUNDS: Final = 4
-"""How often each customer's question is asked of a version."""
+"""Times that each customer's question is asked of a version."""
 
 
 def show(options: Namespace) -> int:

@@ -24,7 +24,7 @@ class DurablePages:
     Attributes:
         store: Their store; it is open while the pages are served.
         runs: The runs.
-        actions: What readers may do; None if the pages are read-only.
+        actions: Actions of readers; None if the pages are read-only.
     """
 
     store: RunStore

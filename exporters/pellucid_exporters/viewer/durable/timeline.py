@@ -23,7 +23,7 @@ class Bar:
         label: Its name.
         start: Seconds since the epoch.
         end: As `start`; None if it has not ended.
-        note: How it ended.
+        note: Its end, in words.
         left: Start, in percent of the axis.
         width: Length, in percent of the axis.
     """

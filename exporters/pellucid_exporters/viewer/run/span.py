@@ -37,7 +37,7 @@ CONTENT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of a span a page shows.
+    """Lengths of the parts of a span that a page shows.
 
     Attributes:
         elements, characters: Room of recorded content.

@@ -29,7 +29,7 @@ class State:
         folds: Keys of rows that are open although they would be closed, or closed although they would be open.
         open: `all` or `none` of the rows; empty for what fits.
         last: Number of the last message of the conversation's window; `None` for the latest.
-        side: What is beside the waterfall, one of `SIDES`.
+        side: Part beside the waterfall, one of `SIDES`.
     """
 
     span: str = ""

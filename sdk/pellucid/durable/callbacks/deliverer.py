@@ -49,7 +49,7 @@ class _Answer:
     """Answer of a receiver.
 
     Attributes:
-        error: Why the state counts as not delivered; empty if it was.
+        error: Error for which the state counts as not delivered; empty if it was.
         error_type: Value of `error.type`.
         is_final: Whether the receiver wants no further attempt.
         retry_after: Seconds for which it wants none.

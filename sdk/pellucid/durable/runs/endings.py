@@ -88,7 +88,7 @@ def record_end(
         store: The store.
         agents: Agents of this process; the run's may be another's.
         claim: The run as it has ended, with its calls, and its journal at least without content.
-        error: Why it has ended.
+        error: Error with which it has ended.
         pipeline: Destination of the telemetry, if the agent is another process's.
     """
     agent = agents.get(claim.run.agent)

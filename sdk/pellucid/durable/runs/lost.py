@@ -29,7 +29,7 @@ class OpenSpan:
     """A span that its process did not end: of a pass, of a sub-agent's run, or of a call.
 
     Attributes:
-        step: What the journal has of it: of `invoke_agent` the step `begun`, of `execute_tool` the step `started`.
+        step: Its step in the journal: of `invoke_agent` the step `begun`, of `execute_tool` the step `started`.
         parent: The span above it; invalid if it has none.
         agent: Name of its agent.
         lost_at: When its process was found to have ended, in nanoseconds since the epoch.

@@ -32,7 +32,7 @@ _LONGEST: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often and when a durable run goes on after a pass that has failed.
+    """Number and times of the attempts of a durable run after a pass that has failed.
 
     A pass is retried whose error is of a kind that may pass: `timeout`, `rate_limited`, `unavailable` and
     `circuit_open`. An error of unknown kind is retried once: the run fails if the next pass fails alike. Any other
@@ -73,7 +73,7 @@ class RetryPolicy:
         """Return the seconds after which a run goes on whose pass has failed; None if it fails.
 
         Args:
-            error: Why the pass has failed.
+            error: Error of the pass.
             before: The passes in a row that have failed before.
         """
         attempts = before.attempts + 1

@@ -96,7 +96,7 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             any number.
         deps: Value for tools, `ToolContext.deps`.
         completion: Server to which other processes return results, for `ToolContext.external`.
-        callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
+        callbacks: Delivery of the states of runs to callback URLs; without it no run has one.
         telemetry: Destination of the metrics of the store, as the option of an agent.
         queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
         conversations: Treatment of a run that is submitted to a conversation in which another one has not ended:

@@ -1,4 +1,4 @@
-"""How many passes run in a worker, and whether one of them has it for itself."""
+"""Passes that run in a worker: their number, and the one that has it for itself."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Work:
 
     Attributes:
         claim: The claim.
-        source: How the worker found the run.
+        source: Source by which the worker found the run.
         end: Called once, when the pass has ended.
     """
 

@@ -34,7 +34,7 @@ class CallbackMethods(BudgetMethods):
 
         Args:
             claim: The claim.
-            error: Why it failed; without secrets.
+            error: The error, without secrets.
             delay: Seconds until the next attempt; None to give the state up, with the event `callback.dead`. A newer
                 state is due at once in either case.
         """

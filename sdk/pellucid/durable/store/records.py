@@ -502,7 +502,7 @@ class CallbackRecord:
         attempts: Attempts to deliver the version.
         next_at: Time of the next attempt; None if there is nothing to deliver, or the attempts were given up.
         dead_at: Time at which they were given up; None unless they were.
-        last_error: Why the latest attempt failed.
+        last_error: Error of the latest attempt.
     """
 
     run_id: str

@@ -301,7 +301,7 @@ class RunStore(
 
         Args:
             result_id: Id of the result, or of the approval.
-            status: How it ended.
+            status: Status with which it ended.
             output: Output of the call, the reason why there is none, or the decision about an approval.
             run_id: The run that must have the call, which otherwise is unknown.
             digest: Digest by which a second settlement is compared, with the status; defaults to one of canonical JSON.

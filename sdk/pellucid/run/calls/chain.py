@@ -84,7 +84,7 @@ class Link:
 
     Attributes:
         name: Name of the function, and of its module in this folder.
-        place: Why it stands where it stands.
+        place: Reason for its place.
         is_needed: Whether the chain of a call needs it; by default, it always does.
         module: Its module, if that has another name.
     """
