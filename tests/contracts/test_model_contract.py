@@ -13,7 +13,7 @@ from pellucid import ConfigError
 from pellucid.testing import ModelContract, ScriptedVendor
 from support import broken_models as broken
 from support.contract_selection import ON_BOTH_LOOPS, RULES
-from support.processes import PATIENCE
+from support.processes import run_pytest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -177,17 +177,10 @@ class TestMine(ModelContract):
 """
 
 
-def run_pytest(where: Path, *arguments: str) -> str:
-    """Return what pytest says of the tests of a directory, as a user of Pellucid would run it."""
-    options = ["-p", "no:cacheprovider", "--rootdir", str(where), *arguments]
-    command = [sys.executable, "-m", "pytest", *options, str(where)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=PATIENCE).stdout
-
-
 def test_users_inherit_the_contract(tmp_path: Path) -> None:
     """A class that says how to make a model is all that a user writes: the tests run on both event loops."""
     (tmp_path / "test_mine.py").write_text(MINE.format(is_good=True))
-    said = run_pytest(tmp_path, "-v", "-k", "usage or deltas")
+    said = run_pytest(tmp_path, "-v", "-k", "usage or deltas").stdout
     assert "TestMine::test_usage_is_exact_and_unknown_is_none[asyncio-all-whole] PASSED" in said
     assert "TestMine::test_usage_is_exact_and_unknown_is_none[trio-all-whole] PASSED" in said
     assert "failed" not in said
@@ -196,7 +189,7 @@ def test_users_inherit_the_contract(tmp_path: Path) -> None:
 def test_users_see_what_is_wrong(tmp_path: Path) -> None:
     """A failure of an inherited test says what is broken, and pytest shows what was compared."""
     (tmp_path / "test_mine.py").write_text(MINE.format(is_good=False))
-    said = run_pytest(tmp_path, "-k", "usage and plain and whole")
+    said = run_pytest(tmp_path, "-k", "usage and plain and whole").stdout
     assert "AssertionError: the usage is not the vendor's: unknown counts are None and never 0" in said
     assert "input_tokens: None != 21" in said
     assert "Differing attributes" in said
@@ -207,7 +200,7 @@ def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
     page = Path(__file__).parents[2].joinpath("docs", "models.md").read_text()
     example = next(block for block in page.split("```python\n") if "(ModelContract)" in block).partition("```")[0]
     (tmp_path / "test_example.py").write_text(example)
-    said = run_pytest(tmp_path)
+    said = run_pytest(tmp_path).stdout
     assert " passed in " in said
     assert "failed" not in said
 

@@ -14,7 +14,7 @@ from pellucid.scores import Case, Score
 from pellucid.testing import ScriptedModel
 from pellucid_experiments import assert_scores, assert_scores_sync, save_cases
 from support.pages import BLOCK, ROOT
-from support.processes import PATIENCE
+from support.processes import PATIENCE, run_pytest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,15 +93,7 @@ WRONG = """
 
 def session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a folder."""
-    given = ("-p", "no:cacheprovider", "--strict-markers", "--rootdir=.", "-rA", *arguments)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *given],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return run_pytest(folder, "-rA", *arguments)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pellucid import Agent, CapturePolicy, DiscoveryContext, DiscoveryProvider, 
 from pellucid.telemetry import current_default
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import FIRST_READING, TICK, Captured, capture, check_telemetry
-from support.processes import PATIENCE
+from support.processes import run_pytest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -284,12 +284,6 @@ def test_the_page_on_testing_shows_tests_that_pass(tmp_path: Path) -> None:
         code = page.split("With pytest")[1].split("```python\n")[number].split("```")[0]
         (tmp_path / f"test_page{number}.py").write_text(code)
     assert "2 passed" in run_pytest(tmp_path).stdout
-
-
-def run_pytest(where: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a directory as a user of Pellucid would."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(where), str(where), *options]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=PATIENCE)
 
 
 def test_testing_does_not_import_pytest() -> None:

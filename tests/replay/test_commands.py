@@ -22,7 +22,7 @@ from pellucid_commands.replay import replay, test
 from pellucid_exporters import StoreReader
 from support import anthropic_wire, openai_wire
 from support.local_store import storing
-from support.processes import PATIENCE, python
+from support.processes import PATIENCE, python, run_pytest
 from support.vendor_server import Answer, Received, answer_json, vendor_server
 
 AGENTS = '''
@@ -286,14 +286,7 @@ def test_a_run_becomes_tests_that_pass(
             pass
     """
     Path("tests", "test_by_hand.py").write_text(dedent(hand_written))
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers", "--rootdir=.", "."],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), "."])},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    ran = run_pytest(Path(), PYTHONPATH=os.pathsep.join([*filter(None, sys.path), "."]))
     assert "there is no tape" in ran.stdout
     assert "pellucid test RUN --tape nowhere.jsonl" in ran.stdout
     assert ran.stdout.splitlines()[-1].strip("= ").startswith("5 passed, 1 error in "), ran.stdout

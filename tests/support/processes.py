@@ -37,6 +37,21 @@ def run_python(script: str, *arguments: object, **environment: str) -> subproces
     return finished
 
 
+def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a folder as a user of Pellucid would, who has no plugin that takes a second to load."""
+    plugins = ("cacheprovider", "schemathesis", "hypothesispytest")
+    refused = [part for name in plugins for part in ("-p", f"no:{name}")]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *refused, "--strict-markers", "--rootdir=.", *options],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
 def command(script: str, *arguments: object) -> list[str]:
     """Return the command for a script, which finds `arguments` in `sys.argv`."""
     return python("-c", dedent(script), *map(str, arguments))

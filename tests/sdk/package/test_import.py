@@ -177,10 +177,14 @@ def test_metric_labels_are_a_closed_list_without_ids() -> None:
 
 
 def test_exporters_load_only_what_is_used() -> None:
-    """Importing the package and its pytest plugin loads no exporter; each name of the package is there all the same."""
+    """Importing the package and its pytest plugins loads no exporter and no replay; all names are there."""
     code = (
-        "import sys, pellucid_exporters, pellucid_exporters.pytest_plugin\n"
-        "assert not {'opentelemetry.sdk', 'grpc', 'prometheus_client', 'rich'} & set(sys.modules)\n"
+        "import importlib, sys, pellucid_exporters, pellucid_exporters.pytest_plugin\n"
+        "packages = [importlib.import_module(name.partition('.')[0])\n"
+        "            for name in pellucid_exporters.pytest_plugin.pytest_plugins if importlib.import_module(name)]\n"
+        "forbidden = {'opentelemetry.sdk', 'grpc', 'prometheus_client', 'rich', 'pellucid.agent', 'pellucid.models'}\n"
+        "assert not forbidden & set(sys.modules)\n"
+        "print([getattr(package, name) for package in packages for name in package.__all__])\n"
         "print([getattr(pellucid_exporters, name) for name in pellucid_exporters.__all__])"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
