@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pellucid_exporters.file.reader import FileReader
     from pellucid_exporters.local.options import Local
     from pellucid_exporters.local.reader import StoreReader
+    from pellucid_exporters.log_handler import LogHandler
     from pellucid_exporters.metric_limits import MetricLimits
     from pellucid_exporters.options import Otlp, Prometheus
     from pellucid_exporters.pipeline import configure
@@ -29,6 +30,7 @@ __all__ = [
     "File",
     "FileReader",
     "Local",
+    "LogHandler",
     "MetricLimits",
     "MetricsApp",
     "Otlp",
@@ -45,6 +47,7 @@ _HOMES = {
     "File": "file.options",
     "FileReader": "file.reader",
     "Local": "local.options",
+    "LogHandler": "log_handler",
     "MetricLimits": "metric_limits",
     "MetricsApp": "prometheus.endpoint",
     "Otlp": "options",

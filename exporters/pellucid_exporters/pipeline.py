@@ -201,14 +201,14 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
         )
         parts.renewable.append(parts.file)
     if settings.local is not None:
-        parts.local = _local_processor(settings.local, resource, faults, meter_provider)
+        parts.local = _local_processor(settings.local, settings.capture, resource, faults, meter_provider)
         parts.renewable.append(parts.local)
     tracer_provider = make_tracer_provider(settings.recorder, resource=resource, shutdown_on_exit=False)
     for processor in _span_processors(settings, parts, faults, decisions, meter_provider):
         tracer_provider.add_span_processor(processor)
     logger_provider = _logger_provider(settings, resource, parts, faults)
     log_sinks: tuple[LogSink, ...] = ()
-    if logger_provider is not None:
+    if logger_provider is not None and logger_provider.queue is not None:
         log_sinks = (OtlpLogSink(logger_provider, InstrumentationScope(semconv.SCOPE, __version__)),)
     recordings = [part for part in (parts.file, parts.local) if part is not None]
     return Telemetry(
@@ -226,7 +226,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
 
 
 def _local_processor(
-    options: Local, resource: Resource, faults: Faults, meter_provider: MeterProvider
+    options: Local, capture: CapturePolicy | None, resource: Resource, faults: Faults, meter_provider: MeterProvider
 ) -> LocalProcessor:
     from pellucid_exporters.local.hub_minutes import objectives_of
     from pellucid_exporters.local.processor import LocalProcessor
@@ -237,6 +237,7 @@ def _local_processor(
         partial(objectives_of, instruments_of(meter_provider).hubs),
         on_failure=partial(faults.count_failure, "local"),
         on_drop=partial(faults.count_drop, "local"),
+        capture=capture,
     )
 
 
@@ -319,12 +320,17 @@ def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[S
 
 
 def _logger_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> Loggers | None:
-    if settings.otlp is None or not settings.otlp.logs:
-        return None
-    on_drop = partial(faults.count_drop, "log")
-    outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure, on_drop)
-    parts.outlets.append(outlet)
-    return Loggers(resource, LogQueue(outlet, on_drop))
+    queue, store = None, None
+    if settings.otlp is not None and settings.otlp.logs:
+        on_drop = partial(faults.count_drop, "log")
+        outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure, on_drop)
+        parts.outlets.append(outlet)
+        queue = LogQueue(outlet, on_drop)
+    if parts.local is not None:
+        from pellucid_exporters.local.log_processor import LocalLogProcessor
+
+        store = LocalLogProcessor(parts.local)
+    return Loggers(resource, queue, store) if queue is not None or store is not None else None
 
 
 def _set_globals(telemetry: Telemetry) -> None:

@@ -120,6 +120,11 @@ class Spool(Generic[T, C]):
         else:
             self._on_drop("queue_full", 1)
 
+    def is_filled(self, share: float) -> bool:
+        """Return whether a share of the queue is taken: items of which there may be a flood leave room for others."""
+        waiting, text = self._admitted - self._done, self._admitted_text - self._done_text
+        return waiting >= MOST_WAITING * share or text > MOST_TEXT * share
+
     def flush(self, timeout: float) -> bool:
         """Write queued items; return within `timeout` seconds whether all of them are written."""
         answer: Future[bool] = Future()

@@ -69,7 +69,8 @@ class Telemetry:
     Attributes:
         tracer_provider: Provider of tracers.
         meter_provider: Provider of meters.
-        logger_provider: Provider of OpenTelemetry loggers; `None` unless logs are exported by OTLP.
+        logger_provider: Provider of OpenTelemetry loggers; `None` unless logs are exported by OTLP, or there is a
+            local store, which has those of spans.
         log_sinks: Destinations of the log line of each boundary, in addition to structlog.
         capture: Capture policy for the content of runs; `None` reads the environment.
         listeners: Patterns and listeners that subscribe to the events of every run.

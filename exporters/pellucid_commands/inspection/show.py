@@ -18,8 +18,9 @@ from pellucid_commands.inspection.runs import SHOWN, judgement
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.documents import content_document, run_document, span_document
+from pellucid_exporters.stored.documents import content_document, log_document, run_document, span_document
 from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.log_lines import LogLineCounts, LogLineWindow, log_line
 from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow, Total
 
@@ -33,6 +34,10 @@ _WIDEST: Final = 60
 _FACTS_WIDTH: Final = 100
 """Columns that a wide terminal keeps for numbers and facts."""
 _LONGEST_FACT: Final = 60
+_LONGEST_LINE: Final = 1_000
+LINES: Final = 100
+LINES_IN_JSON: Final = 1_000
+"""Log lines that are printed."""
 MOST_SCORES: Final = 20
 """Scores that are printed."""
 _IN_DOLLARS: Final = frozenset({"max_cost", "cost"})
@@ -49,6 +54,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid show`."""
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--span", type=int, metavar="N", help="only this span, by its number in the tree, with content")
+    parser.add_argument(
+        "--logs", action="store_true", help=f"the last {LINES} log lines, too; with --json, the last {LINES_IN_JSON:,}"
+    )
     parser.add_argument("--content", action="store_true", help="what went in and out of each boundary, too")
     add_store_options(parser)
 
@@ -64,14 +72,20 @@ def run(options: Namespace) -> int:
     found = run_of(reader, options.run)
     spans = reader.spans(found.run_id)
     content = RunContent(reader, spans)
+    most = LINES_IN_JSON if options.json else LINES
     if options.span is not None:
-        _show_span(content, _span(spans, options.span), as_json=options.json)
-    elif options.json:
+        span = _span(spans, options.span)
+        _show_span(content, span, reader.log_lines(found.run_id, span.span_id, limit=most), as_json=options.json)
+        return 0
+    log = reader.log_lines(found.run_id, limit=most) if options.logs else None
+    if options.json:
         shown = [_document(content, span) if options.content else span_document(span) for span in spans]
         scores = [dataclasses.asdict(score) for score in reader.scores(found.run_id)]
-        say_json({"run": run_document(found), "scores": scores, "spans": shown})
+        logged = {"log": log_document(log)} if log is not None else {}
+        say_json({"run": run_document(found), "scores": scores, "spans": shown, **logged})
     else:
-        say(*_heading(found), *_scores(reader.scores(found.run_id)), *_faults(spans), "")
+        counts = reader.log_line_counts(found.run_id)
+        say(*_heading(found), *_counted(counts), *_scores(reader.scores(found.run_id)), *_faults(spans), "")
         nested = nested_runs(reader, found, reader.trace(found.trace_id))
         placed = list(tree(spans))
         room = name_room(placed)
@@ -83,6 +97,8 @@ def run(options: Namespace) -> int:
                 say(cut(f"      {below}run of {flat(inner.agent)}  {inner.run_id[:SHOWN]}"))
             if options.content and span.phase is not None:
                 say(*(f"      {below}{line}" for line in content_lines(content, span)))
+        if log is not None:
+            say(*_log(log, found.start, {span.span_id: f"{span.sequence:>4}" for span in spans}))
     return 0
 
 
@@ -105,6 +121,25 @@ def _heading(found: RunRow) -> Iterator[str]:
     yield f"tokens    {_usage(found)}{total}"
     if found.error or found.error_type:
         yield f"error     {found.error_type or 'error'}: {flat(found.error)}"
+
+
+def _counted(counts: LogLineCounts) -> Iterator[str]:
+    """Yield how many log lines there are, unless there are none."""
+    kinds = [(counts.total, "line"), (counts.errors, "error"), (counts.warnings, "warning")]
+    shown = [f"{text.count(number)} {kind}{'s' if number != 1 else ''}" for number, kind in kinds if number]
+    if shown:
+        yield f"log       {', '.join(shown)}; shown with --logs"
+
+
+def _log(log: LogLineWindow, start: int, places: Mapping[str, str]) -> Iterator[str]:
+    """Yield log lines with their times after a start, each after the number of its span."""
+    if not log.rows:
+        return
+    yield ""
+    is_cut = len(log.rows) < log.total
+    yield f"log lines: the last {len(log.rows)} of {text.count(log.total)}" if is_cut else "log lines:"
+    for row in log.rows:
+        yield f"{places.get(row.span_id, '')}  {log_line(row, start, _LONGEST_LINE)}"
 
 
 def _scores(scores: Sequence[ScoreRow]) -> Iterator[str]:
@@ -205,9 +240,9 @@ def _reasons(span: SpanRow) -> Iterator[str]:
     yield f"{reason}{name}" + (f": {shown(used)} of {shown(limit)}" if limit is not None else "")
 
 
-def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:
+def _show_span(content: RunContent, span: SpanRow, log: LogLineWindow, *, as_json: bool) -> None:
     if as_json:
-        say_json({"span": _document(content, span)})
+        say_json({"span": {**_document(content, span), "log": log_document(log)}})
         return
     say(span_line("", span, content).lstrip(), "")
     say(*content_lines(content, span), "", "attributes:")
@@ -217,6 +252,7 @@ def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:
     for event in span.events:
         facts = ", ".join(f"{name}={_short(value)}" for name, value in event.get("attributes", {}).items())
         say(f"  {text.stamp(event['time'])}  {event['name']}  {facts}".rstrip())
+    say(*_log(log, span.start, {}))
 
 
 def _short(value: object) -> str:
@@ -233,6 +269,7 @@ COMMAND: Final = Command(
     examples=(
         "pellucid show 96c287f9",
         "pellucid show 96c287f9 --span 5",
+        "pellucid show 96c287f9 --logs",
         "pellucid show 96c287f9 --content --json",
     ),
 )

@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--max-bytes", type=_bytes, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
     )
     compaction.set_defaults(act=_compact)
-    described = "Write runs, spans, events and catalogues as JSON Lines, the newest run first."
+    described = "Write runs, spans, events, log lines and catalogues as JSON Lines, the newest run first."
     export = actions.add_parser("export", help=described, description=described)
     export.add_argument(
         "--run",
@@ -111,6 +111,8 @@ def _import(options: Namespace) -> int:
     for file in options.files:
         found = import_file(file, options.store)
         print(f"{file}: {found.runs:,} runs, {found.spans:,} spans and {found.events:,} events imported")
+        if found.log_lines:
+            print(f"{file}: {found.log_lines:,} log lines imported")
         if found.there:
             print(f"{file}: {found.there:,} spans and events were there already")
         if found.left_out:

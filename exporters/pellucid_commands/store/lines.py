@@ -1,4 +1,4 @@
-"""Lines of an export: runs, spans, events and catalogues, with large texts in place."""
+"""Lines of an export: runs, spans, events, log lines and catalogues, with large texts in place."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid_commands.store.selection import needed
 from pellucid_exporters.stored.bodies import digests_in, filled
+from pellucid_exporters.stored.log_lines import LogLineRow
 from pellucid_exporters.stored.rows import DERIVED, EventRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
-    from pellucid_exporters.stored.reader import Recording
+    from pellucid_exporters.stored.reader import LoggedRecording, Recording
 
-    Row = RunRow | SpanRow | EventRow
+    Row = RunRow | SpanRow | EventRow | LogLineRow
 
 _PAGE: Final = 500
+_LOG_LINES: Final = 5_000
+"""Log lines that are read at once."""
 _MOST_TEXT: Final = 32 * 2**20
 """Characters of large texts that are kept, because many spans have the same ones."""
 
 _NAMES: Final = {
     kind: tuple(field.name for field in fields(kind) if field.name not in DERIVED)
-    for kind in (RunRow, SpanRow, EventRow)
+    for kind in (RunRow, SpanRow, EventRow, LogLineRow)
 }
 _VALUES: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 
 
-def exported(reader: Recording, name: str | None = None) -> Iterator[dict[str, Any]]:
+def exported(reader: LoggedRecording, name: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the lines of one run with those that it needs, or of all runs, the newest first, and of what has no run.
 
     Raises:
@@ -61,8 +64,15 @@ def all_runs(reader: Recording) -> Iterator[RunRow]:
         limit = _PAGE + len(seen)
 
 
+def log_lines_of(reader: LoggedRecording, run_id: str) -> Iterator[LogLineRow]:
+    """Yield the log lines of a run in the order of their times."""
+    total = reader.log_lines(run_id, limit=0).total
+    for last in range(_LOG_LINES, total + _LOG_LINES, _LOG_LINES):
+        yield from reader.log_lines(run_id, last=last, limit=_LOG_LINES - max(0, last - total)).rows
+
+
 class _Lines:
-    def __init__(self, reader: Recording) -> None:
+    def __init__(self, reader: LoggedRecording) -> None:
         self._reader = reader
         self._catalogs: set[str] = set()
         self._texts: dict[str, str] = {}
@@ -91,6 +101,8 @@ class _Lines:
         for event in events:
             line = _line("event", event)
             yield {**line, "payload": filled(line["payload"], self._texts)}
+        for log_line in log_lines_of(self._reader, run_id):
+            yield _line("log", log_line)
 
     def _whole(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {name: filled(item, self._texts) if type(item) is dict else item for name, item in attributes.items()}

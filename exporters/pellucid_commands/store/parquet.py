@@ -11,6 +11,7 @@ from pellucid.errors import ConfigError
 from pellucid_commands.store.writing import private
 from pellucid_exporters.local.database import PRIVATE_FOLDER
 from pellucid_exporters.plain_json import plain_json
+from pellucid_exporters.stored.log_lines import LogLineRow
 from pellucid_exporters.stored.rows import DERIVED, EventRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _TIMES: Final = frozenset({"start", "end", "time", "seen_until"})
 _TYPES: Final = {"str": _TEXT, "int": _INT, "float": _FLOAT, "bool": _BOOL, "tuple[str, ...]": _TEXTS}
 
 
-def _columns(kind: type[RunRow | SpanRow | EventRow]) -> dict[str, str]:
+def _columns(kind: type[RunRow | SpanRow | EventRow | LogLineRow]) -> dict[str, str]:
     """Return the columns of a row; what varies in shape is JSON."""
     return {
         field.name: _TIME if field.name in _TIMES else _TYPES.get(str(field.type).removesuffix(" | None"), _JSON)
@@ -38,6 +39,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     "run": _columns(RunRow),
     "span": _columns(SpanRow),
     "event": _columns(EventRow),
+    "log": _columns(LogLineRow),
     "catalog": {"digest": _TEXT, "provider_id": _TEXT, "tools": _JSON},
 }
 """Columns by type of line. Times are UTC, in microseconds, which all readers know."""
@@ -124,7 +126,7 @@ class _Tables:
             return self._place
         day = str(datetime.fromtimestamp(line.get("start", line.get("time", 0)) // 10**9, UTC).date())
         if kind == "run":  # files of each kind, so that queries over all of them find some
-            return _Place(day, "of-runs.parquet", ("run", "span", "event"))
+            return _Place(day, "of-runs.parquet", ("run", "span", "event", "log"))
         return _Place(day, "of-no-run.parquet", (kind,))
 
     def _write(self, kind: str) -> None:

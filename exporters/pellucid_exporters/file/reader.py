@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pellucid.errors import ConfigError
 from pellucid_exporters.file.line_file import rotated_files
 from pellucid_exporters.file.recording_index import Index, index_of, read
-from pellucid_exporters.file.stored_lines import event_row, span_row, times_of
+from pellucid_exporters.file.stored_lines import event_row, log_line_row, span_row, times_of
+from pellucid_exporters.stored.log_lines import LogLineWindow
 from pellucid_exporters.stored.rows import ALL, kind_of
 
 if TYPE_CHECKING:
@@ -118,6 +119,19 @@ class FileReader:
         """Return the events of a run in the order of their times."""
         rows = map(event_row, read(self._current().events.get(run_id, ())))
         return sorted(rows, key=lambda row: row.time)
+
+    def log_lines(
+        self, run_id: str, span_id: str | None = None, *, last: int | None = None, limit: int = 100
+    ) -> LogLineWindow:
+        """Return the last log lines of a run, or of one of its spans; see `StoreReader.log_lines`."""
+        places = self._current().log_lines.get(run_id, [])  # in the order of their times
+        if span_id is None:
+            end = min(last if last is not None else len(places), len(places))
+            rows = list(map(log_line_row, read(places[max(0, end - limit) : end])))
+            return LogLineWindow(rows=rows, last=end, total=len(places))
+        rows = [row for row in map(log_line_row, read(places)) if row.span_id == span_id]
+        end = min(last if last is not None else len(rows), len(rows))
+        return LogLineWindow(rows=rows[max(0, end - limit) : end], last=end, total=len(rows))
 
     def _current(self) -> Index:
         """Return the index of the files as they are now.

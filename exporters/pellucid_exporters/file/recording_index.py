@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from pellucid import semconv
-from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
+from pellucid_exporters.file.stored_lines import is_own, log_line_row, run_row, times_of
 from pellucid_exporters.stored.rows import FAULTS, INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of, total_of
 from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of, tags_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Place: TypeAlias = "tuple[Path, int, int]"
 """File, offset and length of a line."""
 
-_TYPES: Final = frozenset({"run", "span", "event", "boundary", "catalog"})
+_TYPES: Final = frozenset({"run", "span", "event", "boundary", "catalog", "log"})
 _ROWS: Final = {"model": "models", "tool": "tools", "hub": "hubs"}
 
 
@@ -38,6 +38,7 @@ class Index:
     runs: dict[str, RunRow] = field(default_factory=dict)
     spans: dict[str, dict[str, Place]] = field(default_factory=dict)
     events: dict[str, list[Place]] = field(default_factory=dict)
+    log_lines: dict[str, list[Place]] = field(default_factory=dict)
     catalogs: dict[str, Place] = field(default_factory=dict)
     is_foreign: bool = False
 
@@ -77,6 +78,8 @@ class _Builder:
             self.index.catalogs[line["digest"]] = place
         elif kind == "event":
             self.index.events.setdefault(line["run_id"], []).append(place)
+        elif kind == "log":
+            self.index.log_lines.setdefault(log_line_row(line).run_id, []).append(place)
         elif kind == "span":
             self._add_span(line, place)
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.log_lines import LogLineRow
 from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow, count_of, text_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _SECOND: Final = len("2026-01-01T00:00:00")
 _RUN: Final = {field.name for field in fields(RunRow)} - {"total"}
 _SPAN: Final = {field.name for field in fields(SpanRow)}
 _EVENT: Final = {field.name for field in fields(EventRow)}
+_LOG_LINE: Final = {field.name for field in fields(LogLineRow)}
 
 
 def time_of(text: str) -> int:
@@ -91,3 +93,8 @@ def event_row(line: Line) -> EventRow:
         span_id=line.get("span_id"),
         payload={name: value for name, value in line.items() if name not in _ENVELOPE},
     )
+
+
+def log_line_row(line: Line) -> LogLineRow:
+    """Return a log line of an export."""
+    return LogLineRow(**{name: value for name, value in line.items() if name in _LOG_LINE})

@@ -13,7 +13,9 @@ from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.retention import Retention, content_bytes
 from pellucid_exporters.local.schema import UnusableStore
 
-TABLES: Final = ("runs", "spans", "starts", "bodies", "catalogs", "hub_minutes", "hub_requests", "events", "scores")
+TABLES: Final = (
+    *("runs", "spans", "starts", "bodies", "catalogs", "hub_minutes", "hub_requests", "events", "scores", "log_lines"),
+)
 
 
 def statistics(path: Path) -> dict[str, Any]:

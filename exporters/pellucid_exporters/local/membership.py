@@ -47,6 +47,10 @@ class Membership:
         started, parent = self._open.pop(context.span_id, _NONE)
         return _named_run(span.attributes or {}) or started or self._traces.get(context.trace_id, ""), parent
 
+    def of(self, trace_id: int, span_id: int) -> str:
+        """Return the run of an open span, or else of its trace; an empty text if there is none."""
+        return self._open.get(span_id, _NONE)[0] or self._traces.get(trace_id, "")
+
 
 def _named_run(attributes: Mapping[str, Any]) -> str:
     """Return the id of the run that a span names, or an empty text."""

@@ -16,6 +16,7 @@ from pellucid.tools.catalog_records import CatalogListing
 from pellucid_exporters.listings import Listings
 from pellucid_exporters.local.catalogs import FRESH, catalog_record
 from pellucid_exporters.local.hub_minutes import Objectives
+from pellucid_exporters.local.log_lines import LogLine, LogLines
 from pellucid_exporters.local.membership import Membership
 from pellucid_exporters.local.records import StartRecord, event_record, span_record
 from pellucid_exporters.local.writer import StoreWriter
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan, Span
 
+    from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import CatalogSink, Listener
     from pellucid_exporters.local.options import Local
     from pellucid_exporters.local.writer import Record
@@ -36,6 +38,9 @@ _log = logging.getLogger("pellucid")
 
 PATIENCE: Final = 2.0
 """Timeout of a flush or shutdown in seconds: a hanging disk must not block the flush of other exporters."""
+
+LINES: Final = 0.5
+"""Share of the queue that log lines may take: there may be any number of them, and spans matter more."""
 
 LISTENED: Final = sorted(
     set(EVENTS)
@@ -52,7 +57,11 @@ class _Start:
 
 
 class LocalProcessor(SpanProcessor):
-    """Span processor and event listener that write to the store. The caller's thread only queues items."""
+    """Span processor and event listener that write to the store. The caller's thread only queues items.
+
+    Attributes:
+        log_lines: Intake of the application's log lines.
+    """
 
     def __init__(
         self,
@@ -62,6 +71,7 @@ class LocalProcessor(SpanProcessor):
         *,
         on_failure: Callable[[], None],
         on_drop: Callable[[str, int], None],
+        capture: CapturePolicy | None = None,
     ) -> None:
         """Open the store.
 
@@ -75,6 +85,7 @@ class LocalProcessor(SpanProcessor):
         self._on_drop = on_drop
         self._has_refused = False
         self._spool: Spool[Any, Any] = Spool(writer, self._record, on_failure=on_failure, on_drop=on_drop)
+        self.log_lines = LogLines(self._put_line, on_failure, capture)
 
     @property
     def listeners(self) -> Sequence[tuple[str, Listener]]:
@@ -120,6 +131,12 @@ class LocalProcessor(SpanProcessor):
         self._listings = Listings()
         self._spool.renew()
 
+    def _put_line(self, line: LogLine) -> None:
+        if self._spool.is_filled(LINES):
+            self._on_drop("queue_full", 1)
+        else:
+            self._spool.put(line, len(line))
+
     def _refuse(self, error: Exception) -> None:
         """Count a record that can never be written, and log the first one."""
         self._on_drop("not_encodable", 1)
@@ -127,12 +144,15 @@ class LocalProcessor(SpanProcessor):
             self._has_refused = True
             _log.warning("a span or event cannot be written to the store (%s); more are only counted", error)
 
-    def _record(self, item: ReadableSpan | _Start | Event | CatalogListing) -> Record | bytes:
+    def _record(self, item: ReadableSpan | _Start | Event | CatalogListing | LogLine) -> Record | bytes:
         """Return the record of an item; nothing for starts of spans that have ended, or are of other libraries."""
         if isinstance(item, _Start):
             return self._start_record(item.span)
         if isinstance(item, CatalogListing):
             return self._catalog_record(item)
+        if type(item) is LogLine:  # faster than isinstance(), and nearly all items are spans
+            item.run_id = self._runs.of(int.from_bytes(item.trace_id, "big"), int.from_bytes(item.span_id, "big"))
+            return item
         return event_record(item) if isinstance(item, Event) else span_record(item, *self._runs.end(item))
 
     def _catalog_record(self, listing: CatalogListing) -> Record | bytes:

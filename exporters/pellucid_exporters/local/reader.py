@@ -15,6 +15,7 @@ from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
+from pellucid_exporters.local.log_line_reader import LogLineReader
 from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.run_groups import groups
 from pellucid_exporters.local.run_reading import Processes, run_row
@@ -49,7 +50,7 @@ ORDER BY starts.start
 """
 
 
-class StoreReader(ScoreReader):
+class StoreReader(ScoreReader, LogLineReader):
     """Reader of a store, for any thread. Each call opens the store anew and sees one state of it.
 
     Times are nanoseconds since the epoch, ids hexadecimal. All methods raise a `StoreError` if the file is missing,

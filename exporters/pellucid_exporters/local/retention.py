@@ -86,13 +86,14 @@ def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
 
 def _delete_run(connection: sqlite3.Connection, key: int) -> None:
     """Delete a run, or as much of it as one step may."""
-    deleted = connection.execute(
-        "DELETE FROM spans WHERE run = :key AND (run, start, span_id) IN "
-        "(SELECT run, start, span_id FROM spans WHERE run = :key LIMIT :most)",
-        {"key": key, "most": MOST_ROWS},
-    ).rowcount
-    if deleted == MOST_ROWS:
-        return
+    for table, columns in (("spans", "run, start, span_id"), ("log_lines", "run, time, process, number")):
+        deleted = connection.execute(
+            f"DELETE FROM {table} WHERE run = :key AND ({columns}) IN "
+            f"(SELECT {columns} FROM {table} WHERE run = :key LIMIT :most)",
+            {"key": key, "most": MOST_ROWS},
+        ).rowcount
+        if deleted == MOST_ROWS:
+            return
     for table in ("starts", "events", "parts", "responses"):
         connection.execute(f"DELETE FROM {table} WHERE run = ?", (key,))
     connection.execute("DELETE FROM runs WHERE key = ?", (key,))

@@ -12,6 +12,7 @@ from typing import Final
 from pellucid.errors import ConfigError, StoreError
 from pellucid_exporters.local.score_schema import MIGRATION as SCORES
 from pellucid_exporters.local.text_index import create_index
+from pellucid_exporters.stored.log_lines import WARNING
 from pellucid_exporters.stored.rows import AGENT, ALL, EXPERIMENTS, KINDS
 
 LARGEST: Final = 2**63 - 1
@@ -165,6 +166,15 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         f"CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN {_counted('old', -1)}; END",
     ),
     SCORES,
+    (
+        # Lines of the application, by the span that was current. Writers of the version before delete runs only.
+        """CREATE TABLE log_lines (
+            run INTEGER, span_id BLOB, time INTEGER, process INTEGER, number INTEGER, severity INTEGER NOT NULL,
+            content BLOB NOT NULL, PRIMARY KEY (run, time, process, number)) WITHOUT ROWID""",
+        "CREATE INDEX log_lines_by_span ON log_lines (run, span_id, time, process, number)",
+        f"CREATE INDEX log_lines_of_faults ON log_lines (run, severity) WHERE severity >= {WARNING}",
+        "CREATE TRIGGER log_lines_deleted AFTER DELETE ON runs BEGIN DELETE FROM log_lines WHERE run = old.key; END",
+    ),
 )
 """Statements that lead from each version to the next."""
 

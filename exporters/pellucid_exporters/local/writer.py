@@ -6,7 +6,7 @@ import sqlite3
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,6 +16,7 @@ from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
 from pellucid_exporters.local.foreign_spans import find_runs
 from pellucid_exporters.local.hub_minutes import HubMinutes, Objectives
+from pellucid_exporters.local.log_lines import LogLine, write_log_lines
 from pellucid_exporters.local.processes import HEARTBEAT, ProcessIdentity, this_process
 from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
 from pellucid_exporters.local.retention import Retention
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.local.options import Local
 
-Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
+Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord | LogLine
 
 Known: TypeAlias = "Callable[[sqlite3.Connection, EventRecord], bool]"
 """Returns whether the store has no such event."""
@@ -111,6 +112,7 @@ class StoreWriter:
         self._process = origin.process if origin is not None else this_process()
         self._open: set[tuple[bytes, bytes]] = set()
         self._number = 0
+        self._line_numbers = count()
         self._refused = refused or (lambda error: None)
         self._reset()
 
@@ -218,10 +220,10 @@ class StoreWriter:
         return self._write(batch, is_new)
 
     def _write(self, batch: Sequence[Record], is_new: Known | None = None) -> Sequence[EventRecord]:
-        spans, starts, events = _sorted(batch)
+        spans, starts, events, lines = _sorted(batch)
         ended = {(record.trace_id, record.span_id) for record in spans}
         opened = {(record.trace_id, record.span_id) for record in starts}
-        records: list[SpanRecord | EventRecord] = [*spans, *starts, *events]
+        records: list[SpanRecord | EventRecord | LogLine] = [*spans, *starts, *events, *lines]
         texts = [record.bodies for record in records if record.bodies]
         self._bodies.prepare(texts)
         with self._database.transaction() as connection:
@@ -236,6 +238,8 @@ class StoreWriter:
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
             connection.executemany(_END, _begun(connection, ended))  # also by a process that was killed
             self._write_events(connection, events, keys, process)
+            if lines:
+                write_log_lines(connection, lines, keys, process, self._line_numbers)
             write_catalogs(connection, batch)
             written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
@@ -337,11 +341,12 @@ class StoreWriter:
         connection.executemany(_EVENT, rows)
 
 
-def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord]]:
-    """Return the spans, the starts of spans that have not ended, and the events of a batch."""
+def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord], list[LogLine]]:
+    """Return the spans, the starts of spans that have not ended, the events, and the log lines of a batch."""
     spans: list[SpanRecord] = []
     starts: list[SpanRecord] = []
     events: list[EventRecord] = []
+    lines: list[LogLine] = []
     for record in batch:
         if type(record) is SpanRecord:
             spans.append(record)
@@ -350,7 +355,9 @@ def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord]
                 starts.append(span_record(record.span, record.run_id, record.parent_run_id))
         elif isinstance(record, EventRecord):
             events.append(record)
-    return spans, [start for start in starts if start.duration is None], events
+        elif isinstance(record, LogLine):
+            lines.append(record)
+    return spans, [start for start in starts if start.duration is None], events, lines
 
 
 def _begun(connection: sqlite3.Connection, ended: set[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:

@@ -29,17 +29,19 @@ _LIMITS: Final = (
 
 
 class Loggers(LoggerProvider):
-    """Provider of loggers that export.
+    """Provider of loggers, whose records are exported, stored, or both.
 
     Attributes:
-        queue: The queue of the exporter.
+        queue: The queue of the exporter; `None` if records are only stored.
         must_emit: Whether lines must pass through the SDK, which takes longer: others read the records too, or the
             environment limits them.
     """
 
-    def __init__(self, resource: Resource, queue: LogQueue) -> None:
+    def __init__(self, resource: Resource, queue: LogQueue | None, store: LogRecordProcessor | None = None) -> None:
         super().__init__(resource=resource, shutdown_on_exit=False)
-        super().add_log_record_processor(queue)
+        for processor in (queue, store):
+            if processor is not None:
+                super().add_log_record_processor(processor)  # the store leaves out the lines of boundaries
         self.queue = queue
         self.must_emit = any(os.environ.get(name) for name in _LIMITS)
 
@@ -65,7 +67,7 @@ class OtlpLogSink:
         has_span = line.get("trace_id") and line.get("span_id")
         current = None if has_span else get_current_span().get_span_context()
         record = LineRecord(line, time.time_ns(), current, loggers.resource, self._scope)
-        if not loggers.must_emit:
+        if loggers.queue is not None and not loggers.must_emit:
             loggers.queue.put(record)
             return
         self._logger.emit(record.log_record)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.log_lines import LogLineWindow
 from pellucid_exporters.stored.rows import RunRow, SpanRow
 from pellucid_exporters.stored.sent_messages import Recorded
 
@@ -26,6 +27,11 @@ def span_document(span: SpanRow) -> dict[str, Any]:
     """Return the JSON of a span: its row, and its duration in seconds."""
     plain = dataclasses.replace(span, attributes=dict(span.attributes))
     return {**dataclasses.asdict(plain), "duration": seconds_of(span)}
+
+
+def log_document(window: LogLineWindow) -> dict[str, Any]:
+    """Return the JSON of log lines: the last of them, and how many there are."""
+    return {"total": window.total, "last": window.last, "lines": [dataclasses.asdict(row) for row in window.rows]}
 
 
 def content_document(content: RunContent, span: SpanRow) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from pellucid_exporters.stored import many_runs
+from pellucid_exporters.stored.log_lines import LogLineCounts, LogLineWindow
 from pellucid_exporters.stored.quantiles import quantiles, summed
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
@@ -95,6 +96,18 @@ class ManyReader:
         """Return the events of a run in the order of their times."""
         rows = [row for reader in self._readers for row in reader.events(run_id)]
         return sorted(_once(rows, _event_key), key=attrgetter("time"))
+
+    def log_lines(
+        self, run_id: str, span_id: str | None = None, *, last: int | None = None, limit: int = 100
+    ) -> LogLineWindow:
+        """Return the last log lines of a run, or of one of its spans, from the first store that has any."""
+        found = (reader.log_lines(run_id, span_id, last=last, limit=limit) for reader in self._readers)
+        return next((window for window in found if window.total), LogLineWindow())
+
+    def log_line_counts(self, run_id: str) -> LogLineCounts:
+        """Return how many log lines a run has in the first store that has any."""
+        found = (reader.log_line_counts(run_id) for reader in self._readers)
+        return next((counts for counts in found if counts.total), LogLineCounts())
 
     def scores(self, run_id: str) -> list[ScoreRow]:
         """Return the scores of a run in the order of their times, whichever store has them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from pellucid_exporters.stored.log_lines import LogLineCounts, LogLineWindow
 from pellucid_exporters.stored.rows import ALL, CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
@@ -41,6 +42,16 @@ class NoTelemetry:
     def events(self, run_id: str) -> list[EventRow]:
         """Return no events."""
         return []
+
+    def log_lines(
+        self, run_id: str, span_id: str | None = None, *, last: int | None = None, limit: int = 100
+    ) -> LogLineWindow:
+        """Return no log lines."""
+        return LogLineWindow()
+
+    def log_line_counts(self, run_id: str) -> LogLineCounts:
+        """Return that there are none."""
+        return LogLineCounts()
 
     def search(self, wanted: RunFilter) -> FoundRuns:
         """Return no runs."""

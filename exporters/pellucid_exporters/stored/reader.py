@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from pellucid_exporters.stored.log_lines import LogLineCounts, LogLineWindow
 from pellucid_exporters.stored.rows import ALL, CallRow, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.stored.run_groups import RunGroup
 from pellucid_exporters.stored.run_search import FoundRuns, HourCount, RunFilter
@@ -61,7 +62,17 @@ class Recording(Protocol):
         ...
 
 
-class Reader(Recording, Protocol):
+class LoggedRecording(Recording, Protocol):
+    """Recording with log lines."""
+
+    def log_lines(
+        self, run_id: str, span_id: str | None = None, *, last: int | None = None, limit: int = 100
+    ) -> LogLineWindow:
+        """Return the last log lines of a run, or of one of its spans, up to the one with a number."""
+        ...
+
+
+class Reader(LoggedRecording, Protocol):
     """Read-only access to stored telemetry, from any thread."""
 
     def search(self, wanted: RunFilter) -> FoundRuns:
@@ -129,6 +140,10 @@ class Reader(Recording, Protocol):
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return the events of all runs with a name in a window of time, the newest first."""
+        ...
+
+    def log_line_counts(self, run_id: str) -> LogLineCounts:
+        """Return how many log lines a run has."""
         ...
 
     def hubs(self, since: int, until: int) -> list[HubRow]:

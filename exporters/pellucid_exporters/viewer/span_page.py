@@ -14,10 +14,11 @@ from pellucid_exporters.stored.rows import RunRow, SpanRow
 from pellucid_exporters.stored.sent_messages import SentRequest
 from pellucid_exporters.stored.text import cut
 from pellucid_exporters.viewer.pages import content_of, reader_of, render, run_of
-from pellucid_exporters.viewer.run.formats import answer, format_of, span_json, span_markdown
+from pellucid_exporters.viewer.run.formats import LINES, answer, format_of, span_json, span_markdown
 from pellucid_exporters.viewer.run.media import AUDIO, IMAGES, media_in
 from pellucid_exporters.viewer.run.request import settings_of
 from pellucid_exporters.viewer.run.span import PAGE, span_values
+from pellucid_exporters.viewer.run.state import State
 
 
 def span_page(request: Request) -> Response:
@@ -25,8 +26,11 @@ def span_page(request: Request) -> Response:
     run, spans, span = _found(request)
     name, content = format_of(request), content_of(request, spans)
     if name:
-        return answer(name, span_json(span, content) if name == "json" else span_markdown(run, span, content))
-    values = span_values(request, run, content, span, reader_of(request).trace(run.trace_id), PAGE)
+        log = reader_of(request).log_lines(run.run_id, span.span_id, limit=LINES)
+        shown = span_json(span, content, log) if name == "json" else span_markdown(run, span, content, log)
+        return answer(name, shown)
+    last = State.of(request.query_params).last
+    values = span_values(request, run, content, span, reader_of(request).trace(run.trace_id), PAGE, last)
     return render(request, "span.html", {"panel": values})
 
 

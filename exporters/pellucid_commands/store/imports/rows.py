@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid_commands.store.imports.rows_as_spans import event_of, span_of
+from pellucid_commands.store.imports.rows_as_spans import event_of, log_line_of, span_of
 from pellucid_commands.store.imports.target import Imported
-from pellucid_commands.store.lines import all_runs
+from pellucid_commands.store.lines import all_runs, log_lines_of
 from pellucid_exporters.local.bodies import pack
 from pellucid_exporters.local.catalogs import CatalogRecord
 from pellucid_exporters.local.reader import StoreReader
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from pellucid_commands.store.imports.target import Writers
     from pellucid_exporters.local.writer import Record
-    from pellucid_exporters.stored.reader import Recording
+    from pellucid_exporters.stored.log_lines import LogLineRow
+    from pellucid_exporters.stored.reader import LoggedRecording
     from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
 
 _BATCH: Final = 2_000
@@ -31,7 +32,7 @@ _BATCH: Final = 2_000
 class RowImport:
     """Import of the rows of a reader."""
 
-    def __init__(self, source: Recording, store: Path, writers: Writers) -> None:
+    def __init__(self, source: LoggedRecording, store: Path, writers: Writers) -> None:
         self._source, self._writers = source, writers
         self._target = StoreReader(store) if store.exists() else None
         self._catalogs: set[str] = set()
@@ -62,6 +63,22 @@ class RowImport:
             self._write(list(self._span_records(spans[start : start + _BATCH], run)), run)
         texts = self._texts([event.payload for event in events])
         self._write([event_of(event, filled(event.payload, texts)) for event in events], run)
+        if run is not None:
+            self._add_log_lines(run, target)
+
+    def _add_log_lines(self, run: RunRow, target: StoreReader | None) -> None:
+        there = set(map(_log_key, log_lines_of(target, run.run_id))) if target is not None else set()
+        lines: list[Record] = []
+        for row in log_lines_of(self._source, run.run_id):
+            if _log_key(row) in there:
+                self.counts.there += 1
+                continue
+            self.counts.log_lines += 1
+            lines.append(log_line_of(row, run.trace_id))
+            if len(lines) >= _BATCH:
+                self._write(lines, run)
+                lines = []
+        self._write(lines, run)
 
     def _has(self, run_id: str) -> bool:
         found = self._target.run(run_id) if self._target is not None else None
@@ -97,3 +114,7 @@ def _is_in(there: set[tuple[str, bool]], span: SpanRow) -> bool:
 
 def _key(event: EventRow) -> tuple[Any, ...]:
     return event.time, event.name, event.span_id, event.payload.get("score"), event.payload.get("run_id")
+
+
+def _log_key(row: LogLineRow) -> tuple[Any, ...]:
+    return row.time, row.span_id, row.logger, row.body

@@ -1,4 +1,4 @@
-"""Spans and events from the rows of a reader."""
+"""Spans, events and log lines from the rows of a reader."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
+from pellucid_exporters.local.log_lines import LogLine, log_line
 from pellucid_exporters.local.records import EventRecord, light_json
 from pellucid_exporters.stored.bodies import filled
 from pellucid_exporters.stored.rows import FAULTS, EventRow, SpanRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pellucid_exporters.stored.log_lines import LogLineRow
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _KINDS: Final = {kind.name.lower(): kind for kind in SpanKind}
@@ -57,4 +60,18 @@ def event_of(row: EventRow, payload: Mapping[str, Any]) -> EventRecord:
         span_id=bytes.fromhex(row.span_id or ""),
         payload=light_json(row.name, payload, bodies),
         bodies=bodies,
+    )
+
+
+def log_line_of(row: LogLineRow, trace_id: str) -> LogLine:
+    """Return the log line of a row."""
+    return log_line(
+        (bytes.fromhex(trace_id), bytes.fromhex(row.span_id)),
+        row.time,
+        row.severity,
+        level=row.level,
+        logger=row.logger,
+        body=row.body,
+        attributes=row.attributes,
+        run_id=row.run_id,
     )

@@ -25,13 +25,14 @@ class Imported:
     """Numbers of what was imported.
 
     Attributes:
-        there: Spans and events that the store had already.
+        there: Spans, events and log lines that the store had already.
         left_out: Spans that are under way.
     """
 
     runs: int = 0
     spans: int = 0
     events: int = 0
+    log_lines: int = 0
     there: int = 0
     left_out: int = 0
 

@@ -18,11 +18,13 @@ from pellucid_exporters.stored.documents import (
     INPUTS,
     OUTPUTS,
     content_document,
+    log_document,
     recorded_in,
     run_document,
     span_document,
 )
 from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.log_lines import LogLineWindow, log_line
 from pellucid_exporters.stored.rows import RunRow, SpanRow
 from pellucid_exporters.stored.sent_messages import SentMessage
 from pellucid_exporters.viewer.run.gaps import Path
@@ -30,6 +32,10 @@ from pellucid_exporters.viewer.run.tree import RunTree, is_fault
 
 MOST_SPANS: Final = 500
 MOST_MESSAGES: Final = 20
+LINES: Final = 1_000
+"""Log lines in JSON."""
+FEW_LINES: Final = 100
+"""Log lines in Markdown."""
 LONGEST: Final = 4_000
 """Characters of one text in Markdown; JSON has all of it."""
 
@@ -53,17 +59,18 @@ def answer(name: str, body: str) -> Response:
     return Response(body.encode(errors="backslashreplace"), media_type=TYPES[name])
 
 
-def run_json(tree: RunTree, path: Path | None, content: RunContent) -> str:
-    """Return a run with its spans, all of their content, and its critical path in nanoseconds."""
+def run_json(tree: RunTree, path: Path | None, content: RunContent, log: LogLineWindow) -> str:
+    """Return a run with its spans, all of their content, log lines, and its critical path in nanoseconds."""
     content.load(tree.spans, {name for span in tree.spans for name in span.attributes})
     spans = [_whole(span, content, path) for span in tree.spans]
     times = path.times if path is not None else None
-    return json.dumps({"run": run_document(tree.run), "critical_path": times, "spans": spans}, indent=1, default=str)
+    document = {"run": run_document(tree.run), "critical_path": times, "spans": spans, "log": log_document(log)}
+    return json.dumps(document, indent=1, default=str)
 
 
-def span_json(span: SpanRow, content: RunContent) -> str:
-    """Return a span with what went in and out of it; of a model call the whole request."""
-    document = {**_whole(span, content, None), "content": content_document(content, span)}
+def span_json(span: SpanRow, content: RunContent, log: LogLineWindow) -> str:
+    """Return a span with what went in and out of it, and its log lines; of a model call the whole request."""
+    document = {**_whole(span, content, None), "content": content_document(content, span), "log": log_document(log)}
     return json.dumps({"span": document}, indent=1, default=str)
 
 
@@ -77,9 +84,17 @@ def _whole(span: SpanRow, content: RunContent, path: Path | None) -> dict[str, A
     return document if path is None else {**document, "critical": path.spans.get(span.span_id, 0)}
 
 
-def run_markdown(tree: RunTree, path: Path | None, messages: Sequence[SentMessage], question: str, reply: str) -> str:
+def run_markdown(
+    tree: RunTree,
+    path: Path | None,
+    messages: Sequence[SentMessage],
+    question: str,
+    reply: str,
+    log: LogLineWindow,
+) -> str:
     """Return a run as Markdown: question and answer, why it failed, where its time went, spans, and conversation."""
-    return "\n".join(_run_lines(tree, path, messages, question, reply))
+    parts = (_run_lines(tree, path, messages, question, reply), _log_lines(log, tree.run.start))
+    return "\n".join(line for part in parts for line in part)
 
 
 def _run_lines(
@@ -141,9 +156,17 @@ def _message_lines(item: SentMessage) -> Iterator[str]:
         yield _fenced(content if isinstance(content, str) else _json(part))
 
 
-def span_markdown(run: RunRow, span: SpanRow, content: RunContent) -> str:
-    """Return a span as Markdown: what went in and out, why it failed, and its attributes."""
-    return "\n".join(_span_lines(run, span, content))
+def _log_lines(log: LogLineWindow, start: int) -> Iterator[str]:
+    """Yield log lines, each on a line of its own, with the types and messages of exceptions."""
+    rows = log.rows[-FEW_LINES:]
+    if rows:
+        yield "\n## Log lines\n" + (f"\nThe last {len(rows)} of {log.total}.\n" if len(rows) < log.total else "")
+        yield _fenced("\n".join(log_line(row, start, 300) for row in rows), FEW_LINES * 400)
+
+
+def span_markdown(run: RunRow, span: SpanRow, content: RunContent, log: LogLineWindow) -> str:
+    """Return a span as Markdown: what went in and out, why it failed, its attributes, and log lines."""
+    return "\n".join([*_span_lines(run, span, content), *_log_lines(log, span.start)])
 
 
 def _span_lines(run: RunRow, span: SpanRow, content: RunContent) -> Iterator[str]:
@@ -165,10 +188,10 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, default=str)
 
 
-def _fenced(value: str) -> str:
+def _fenced(value: str, longest_text: int = LONGEST) -> str:
     """Return a text in a fence that it cannot close; what is long is cut."""
-    rest = f"\n... {len(value) - LONGEST:,} more characters" if len(value) > LONGEST else ""
-    shown = text.visible(text.cut(value, LONGEST))
+    rest = f"\n... {len(value) - longest_text:,} more characters" if len(value) > longest_text else ""
+    shown = text.visible(text.cut(value, longest_text))
     longest = max((len(found) for found in re.findall("`{3,}", shown)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{shown}{rest}\n{fence}"

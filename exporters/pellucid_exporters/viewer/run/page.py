@@ -15,8 +15,9 @@ from pellucid_exporters.viewer.feedback.parts import feedback_of, form_token
 from pellucid_exporters.viewer.pages import content_of, reader_of, render, run_of
 from pellucid_exporters.viewer.run.content import Contents
 from pellucid_exporters.viewer.run.elsewhere import in_grafana
-from pellucid_exporters.viewer.run.formats import answer, format_of, run_json, run_markdown
+from pellucid_exporters.viewer.run.formats import LINES, answer, format_of, run_json, run_markdown
 from pellucid_exporters.viewer.run.gaps import KINDS, path_of, waits
+from pellucid_exporters.viewer.run.log_lines import shown_window
 from pellucid_exporters.viewer.run.overview import overview
 from pellucid_exporters.viewer.run.room import Room
 from pellucid_exporters.viewer.run.scale import Scale
@@ -39,6 +40,7 @@ MOST_FAULTS: Final = 5
 MOST_MESSAGES: Final = 20
 MOST_CALLS: Final = 40
 MOST_EVENTS: Final = 60
+MOST_LINES: Final = 100
 MOST_RELATED: Final = 20
 MOST_SCORES: Final = 50
 
@@ -54,10 +56,11 @@ def run_page(request: Request) -> Response:
     content = content_of(request, spans)
     talk = conversation(content, spans, tree.root)
     path, name = path_of(tree), format_of(request)
-    if name == "json":
-        return answer(name, run_json(tree, path, content))
-    if name == "md":
-        return answer(name, run_markdown(tree, path, talk.messages, talk.question, talk.answer))
+    if name:
+        log = reader.log_lines(run.run_id, limit=LINES)
+        if name == "json":
+            return answer(name, run_json(tree, path, content, log))
+        return answer(name, run_markdown(tree, path, talk.messages, talk.question, talk.answer, log))
     previous = reader.runs(agent=run.agent, before=run.start, limit=1)
     failed = (span for span in tree.order if is_fault(span) and span is not tree.root)
     faults = [(span, tree.address(span)) for span in sorted(failed, key=lambda span: span.start)]
@@ -86,6 +89,7 @@ def run_page(request: Request) -> Response:
         "sides": SIDES,
         "is_live": run.status == RUNNING,
         "replay": REPLAY.format(store=request.app.state.label.partition(", ")[0] or "telemetry.db", run_id=run.run_id),
+        "lines": reader.log_line_counts(run.run_id),
         **_scores(request, run, spans, tree),
         "in_grafana": in_grafana(request, run),
         "panel": _panel(request, tree, content, trace, state),
@@ -109,7 +113,7 @@ def _side(
     messages: Sequence[Any],
     root: SpanRow | None,
 ) -> dict[str, Any]:
-    """Return what is beside the waterfall: a window of the conversation, of the model calls, or of the events."""
+    """Return what is beside the waterfall: a window of the conversation, the model calls, the events or the log."""
     if state.side == "configuration":
         recorded = content.get(root, semconv.AGENT_CONFIGURATION) if root is not None else None
         return {"configuration": contents.recorded(recorded) if recorded is not None else None}
@@ -123,6 +127,11 @@ def _side(
         shown = _window(state, events, MOST_EVENTS)
         shown["items"] = [(event, contents.value(content.whole(event.payload))) for event in shown["items"]]
         return shown
+    if state.side == "logs" and spans:
+        run_id = spans[0].run_id
+        window = reader_of(request).log_lines(run_id, last=state.last, limit=MOST_LINES)
+        logs = shown_window(window, contents, lambda number: state.address(last=number), MOST_LINES)
+        return {"logs": logs, "names": {span.span_id: span.name for span in spans}}
     shown = _window(state, messages, MOST_MESSAGES)
     shown["items"] = contents.shared(shown["items"])
     return shown

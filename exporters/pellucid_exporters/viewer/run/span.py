@@ -12,11 +12,13 @@ from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.offers import tool_offers
+from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import BODY, RUNNING, EventRow, RunRow, SpanRow
 from pellucid_exporters.stored.sent_messages import SentRequest
 from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer.pages import reader_of
 from pellucid_exporters.viewer.run.content import Contents
+from pellucid_exporters.viewer.run.log_lines import ShownWindow, shown_window
 from pellucid_exporters.viewer.run.request import got, settings_of
 from pellucid_exporters.viewer.run.room import Room
 from pellucid_exporters.viewer.run.wire import exchange_of
@@ -43,7 +45,7 @@ class Bounds:
         elements, characters: Room of recorded content.
         largest: Elements of one text or value.
         longest: Characters of one text.
-        messages, tools, attributes, events: Numbers of these.
+        messages, tools, attributes, events, lines: Numbers of these.
     """
 
     elements: int
@@ -54,6 +56,7 @@ class Bounds:
     tools: int
     attributes: int
     events: int
+    lines: int
 
 
 PAGE: Final = Bounds(
@@ -65,16 +68,41 @@ PAGE: Final = Bounds(
     tools=200,
     attributes=2_000,
     events=100,
+    lines=100,
 )
 PANEL: Final = Bounds(
-    elements=700, characters=250_000, largest=300, longest=4_000, messages=10, tools=25, attributes=60, events=20
+    elements=700,
+    characters=250_000,
+    largest=300,
+    longest=4_000,
+    messages=10,
+    tools=25,
+    attributes=60,
+    events=20,
+    lines=40,
 )
 
 
 def span_values(
-    request: Request, run: RunRow, content: RunContent, span: SpanRow, trace: Sequence[RunRow], bounds: Bounds
+    request: Request,
+    run: RunRow,
+    content: RunContent,
+    span: SpanRow,
+    trace: Sequence[RunRow],
+    bounds: Bounds,
+    last: int | None = None,
 ) -> dict[str, Any]:
-    """Return the values of a span's page or panel; `content` is that of its run."""
+    """Return the values of a span's page or panel; `content` is that of its run.
+
+    Args:
+        request: The request of the page.
+        run: Run of the span.
+        content: Content of the run.
+        span: The span.
+        trace: Runs of its trace.
+        bounds: How much is shown.
+        last: Number of the last log line that is shown; that of the newest without it.
+    """
     reader, spans = reader_of(request), content.spans
     content.load([span], span.attributes)
     calls = [other for other in spans if other.phase == semconv.INFERENCE]
@@ -97,11 +125,13 @@ def span_values(
         for name, value in sorted(span.attributes.items())
         if name not in CONTENT
     ]
+    contents = Contents(f"/runs/{run.run_id}/", room, names, has_images=request.app.state.images)
     return {
         "run": run,
         "span": span,
         "bounds": bounds,
-        "contents": Contents(f"/runs/{run.run_id}/", room, names, has_images=request.app.state.images),
+        "contents": contents,
+        "lines": lambda: _lines(reader, span, contents, bounds.lines, last),
         "events": content.whole(span.events),
         "happened": _of(happened, span, content)[: bounds.events],
         "nested": nested_runs(reader, run, trace).get(span.span_id),
@@ -124,6 +154,12 @@ def span_values(
         "raw": [name for name in CONTENT if name in span.attributes],
         "is_live": span.status == RUNNING,
     }
+
+
+def _lines(reader: Reader, span: SpanRow, contents: Contents, most: int, last: int | None) -> ShownWindow:
+    """Return log lines of a span, for which the room is that which content before them has left."""
+    window = reader.log_lines(span.run_id, span.span_id, last=last, limit=most)
+    return shown_window(window, contents, lambda number: f"/runs/{span.run_id}/{span.sequence}?last={number}", most)
 
 
 def _of(events: Sequence[EventRow], span: SpanRow, content: RunContent) -> list[tuple[EventRow, Any]]:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from pellucid_exporters.viewer.pages import not_negative
 
-SIDES: Final = ("conversation", "calls", "events", "configuration")
+SIDES: Final = ("conversation", "calls", "events", "logs", "configuration")
 """Parts of a run that the page shows beside the waterfall."""
 
 _LONGEST: Final = 1_000
@@ -28,7 +28,7 @@ class State:
         row: First row of the window; `None` for the window with the selected span.
         folds: Keys of rows that are open although they would be closed, or closed although they would be open.
         open: `all` or `none` of the rows; empty for what fits.
-        last: Number of the last message of the conversation's window; `None` for the latest.
+        last: Number of the last item of the window beside the waterfall; `None` for the latest.
         side: Part beside the waterfall, one of `SIDES`.
     """
 
