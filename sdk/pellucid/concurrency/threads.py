@@ -32,7 +32,8 @@ class Threads:
     """
 
     def __init__(self, limit: int) -> None:
-        self._loops = PerLoop(lambda: (current_token(), anyio.Semaphore(limit, fast_acquire=True)))
+        # The class of the loop's events, which `anyio.Event` finds out for each one.
+        self._loops = PerLoop(lambda: (current_token(), anyio.Semaphore(limit, fast_acquire=True), type(anyio.Event())))
         self._lock = threading.Lock()
         self._threads: list[tuple[threading.Thread, _Jobs]] = []
         self._idle: list[_Jobs] = []
@@ -47,8 +48,8 @@ class Threads:
             anyio.ClosedResourceError: they are closed, as they are before `open`.
         """
         outcome: list[tuple[T, None] | tuple[None, BaseException]] = []
-        context, is_done = copy_context(), anyio.Event()
-        loop, turns = self._loops.get()
+        loop, turns, event = self._loops.get()
+        context, is_done = copy_context(), event()
 
         def work() -> None:
             try:
