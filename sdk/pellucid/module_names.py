@@ -80,7 +80,7 @@ def renamed(**names: str) -> Callable[[_T], _T]:
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if names.keys() & kwargs.keys():
+            if not kwargs.keys().isdisjoint(names):
                 kwargs = load("pellucid.renamed", "translated")(target, names, kwargs)
             return function(*args, **kwargs)
 

@@ -250,13 +250,13 @@ class RecorderSpan(Span):
         """Add attributes: all at once if none of them needs a closer look."""
         kept, limits = self._attributes, self._limits
         most = limits.max_span_attributes
-        if limits.max_span_attribute_length is None and _are_plain(attributes):
-            known = kept.keys() & attributes.keys()
-            if most is None or len(kept) + len(attributes) - len(known) <= most:
-                for key in known:
-                    del kept[key]  # the latest are the last
-                kept.update(attributes)
-                return
+        fits = most is None or len(kept) + len(attributes) <= most
+        if fits and limits.max_span_attribute_length is None and _are_plain(attributes):
+            if kept:
+                for key in attributes:
+                    kept.pop(key, None)  # the latest are the last
+            kept.update(attributes)
+            return
         for key, value in attributes.items():
             self._put_one(key, value, most)
 

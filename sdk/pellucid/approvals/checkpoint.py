@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from opentelemetry.context import Context, attach, detach
+from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic_core import to_json
@@ -28,6 +29,19 @@ without calls of other processes.
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
+
+class _Headers(Getter[Mapping[str, str]]):
+    """Getter of headers that have one value each; that of OpenTelemetry looks whether a value is a list."""
+
+    def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+        value = carrier.get(key)
+        return None if value is None else [value]
+
+    def keys(self, carrier: Mapping[str, str]) -> list[str]:
+        return list(carrier)
+
+
+_HEADERS: Final = _Headers()
 
 _REQUIRED: Final = {"id", "agent", "run_id", "trace", "created_at"}
 """Fields without a default."""
@@ -226,13 +240,22 @@ def in_trace(checkpoint: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[Sp
 
 def context_of(trace: Mapping[str, str]) -> Context:
     """Return the OpenTelemetry context that W3C Trace Context headers name."""
-    return _PROPAGATOR.extract(trace, context=Context())
+    return _PROPAGATOR.extract(trace, context=Context(), getter=_HEADERS)
 
 
 def trace_of(span: SpanContext) -> dict[str, str]:
     """Return a span's context as W3C Trace Context headers."""
+    return _headers_of(set_span_in_context(NonRecordingSpan(span), Context()))
+
+
+def current_trace() -> dict[str, str]:
+    """Return the context of the current span as W3C Trace Context headers; empty if there is none."""
+    return _headers_of(None)
+
+
+def _headers_of(context: Context | None) -> dict[str, str]:
     carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier, set_span_in_context(NonRecordingSpan(span), Context()))
+    _PROPAGATOR.inject(carrier, context)
     return carrier
 
 

@@ -22,6 +22,8 @@ _NONE: Final[Mapping[str, EndedCall]] = {}
 
 CallStatus: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
 
+_STATUSES: Final[tuple[CallStatus, ...]] = get_args(CallStatus)
+
 
 @renamed(content="output_or_error")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,9 @@ class ExternalResult:
     def __post_init__(self) -> None:
         status = self.status or ("completed" if self.error is None else "failed")
         object.__setattr__(self, "status", status)
-        if status not in get_args(CallStatus):
+        if status not in _STATUSES:
             raise ConfigError(
-                f"ExternalResult(status={status!r}) of {self.result_id!r}: use one of {', '.join(get_args(CallStatus))}"
+                f"ExternalResult(status={status!r}) of {self.result_id!r}: use one of {', '.join(_STATUSES)}"
             )
         if status == "completed" and self.error is not None:
             raise ConfigError(f"ExternalResult of {self.result_id!r} is completed and has an error; remove one of them")

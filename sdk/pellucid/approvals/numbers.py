@@ -9,7 +9,7 @@ from typing import Final
 from pellucid.types import JSONValue
 
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False)
-_FLOAT: Final = re.compile(r"\d[.e]")  # also within texts
+_FLOAT: Final = re.compile(r"[0-9][.e]")  # also within texts
 
 
 def canonical(value: JSONValue) -> str:

@@ -77,7 +77,7 @@ def loopback_only(request: Request) -> Identity:
     return Identity()
 
 
-async def grant_of(request: Request, tokens: CallTokens, runs: DurableRuns) -> CallGrant:
+async def grant_of(token: str, request: Request, tokens: CallTokens, runs: DurableRuns) -> CallGrant:
     """Return what the token of an outside worker allows; nothing is looked up before its signature is checked.
 
     A token whose call was extended since is valid for as long as a new one would be.
@@ -85,7 +85,7 @@ async def grant_of(request: Request, tokens: CallTokens, runs: DurableRuns) -> C
     Raises:
         Problem: 401 without a valid token; 404 if it is for another call.
     """
-    grant = tokens.signed(token_of(request))
+    grant = tokens.signed(token)
     if grant is None:
         raise unauthorized()
     if grant.result_id != request.path_params["result_id"] or not is_storable(grant.result_id):

@@ -145,8 +145,9 @@ class CallEndpoints:
         Raises:
             Problem: 401, neither; 404, the token is for another call.
         """
-        if token_of(request).startswith(f"{PREFIX}."):
-            return await grant_of(request, self._tokens, self._runs)
+        token = token_of(request)
+        if token.startswith(f"{PREFIX}."):
+            return await grant_of(token, request, self._tokens, self._runs)
         return await self._access.call(request, self._runs)
 
     async def _check_known(self, grant: CallGrant) -> None:

@@ -7,6 +7,7 @@ host points there. Browsers name the page's origin, and the host that was asked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
@@ -98,6 +99,7 @@ def page_guard(origins: Iterable[str], hosts: Iterable[str] | None, *, is_local:
     return guards
 
 
+@lru_cache(256)
 def host_of(address: str) -> str | None:
     """Return the host of a URL, in lower case; None if it has none."""
     return _split(address).hostname

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from opentelemetry.util.types import AttributeValue
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid import semconv
@@ -44,10 +45,11 @@ class ServerTelemetry:
 
     def __init__(self, app: ASGIApp, routes: Sequence[Route], telemetry: Pipeline | None) -> None:
         self._app = app
-        self._routes = routes
+        self._routes = [(route.path_regex, route.path_format) for route in routes]
         self._telemetry = telemetry
-        self._provider: trace.TracerProvider | None = None
-        self._known_tracer: trace.Tracer = trace.NoOpTracer()
+        self._providers: tuple[Any, Any] | None = None
+        self._tracer: trace.Tracer = trace.NoOpTracer()
+        self._duration: Any = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -75,14 +77,15 @@ class ServerTelemetry:
             has_left = has_left or (message["type"] == "http.disconnect" and status is None)
             return message
 
-        labels, headers = _labels(scope, route), _headers(scope)
+        self._follow_providers()
+        labels = _labels(scope, route)
         start, error = time.perf_counter(), ""
-        outer = propagate.extract(headers)
-        span = self._tracer().start_span(
+        outer = propagate.extract(scope, getter=_HEADERS)
+        span = self._tracer.start_span(
             _name(labels),
             context=outer,
             kind=SpanKind.SERVER,
-            attributes={**labels, **_addresses(scope, headers), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
+            attributes={**labels, **_addresses(scope), semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
         )
         token = context.attach(trace.set_span_in_context(span, outer))
         try:
@@ -103,26 +106,27 @@ class ServerTelemetry:
             if error and not is_left:  # the server has not failed
                 span.set_status(StatusCode.ERROR)
             span.set_attributes(result)
-            self._duration().record(time.perf_counter() - start, {**labels, **result})
+            self._duration.record(time.perf_counter() - start, {**labels, **result})
             context.detach(token)
             span.end()
 
     def _route_of(self, scope: Scope) -> str | None:
         """Return the template of the path, which is the same for all ids; None if there is no such endpoint."""
-        for route in self._routes:
-            if route.matches(scope)[0] is not Match.NONE:
-                return route.path_format
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        for pattern, template in self._routes:
+            if pattern.match(path):
+                return template
         return None
 
-    def _tracer(self) -> trace.Tracer:
-        provider = complete(self._telemetry).tracer_provider or trace.get_tracer_provider()
-        if provider is not self._provider:
-            self._provider, self._known_tracer = provider, provider.get_tracer(SCOPE, __version__)
-        return self._known_tracer
-
-    def _duration(self) -> Any:
-        provider = complete(self._telemetry).meter_provider or metrics.get_meter_provider()
-        return instruments_of(provider).by_name[semconv.HTTP_SERVER_DURATION.name]
+    def _follow_providers(self) -> None:
+        """Record where the pipeline leads now: an application may configure it at any time."""
+        pipeline = complete(self._telemetry)
+        tracers = pipeline.tracer_provider or trace.get_tracer_provider()
+        meters = pipeline.meter_provider or metrics.get_meter_provider()
+        if self._providers != (tracers, meters):
+            self._providers = tracers, meters
+            self._tracer = tracers.get_tracer(SCOPE, __version__)
+            self._duration = instruments_of(meters).by_name[semconv.HTTP_SERVER_DURATION.name]
 
 
 def _name(labels: Mapping[str, AttributeValue]) -> str:
@@ -131,14 +135,31 @@ def _name(labels: Mapping[str, AttributeValue]) -> str:
     return f"{verb} {labels[semconv.HTTP_ROUTE]!s}" if semconv.HTTP_ROUTE in labels else verb
 
 
-def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request; the first of each name."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed([*scope["headers"]])}
+class _Headers(Getter[Scope]):
+    """Getter of the first header of a name of a request, as most requests have none of those of a trace."""
+
+    def get(self, carrier: Scope, key: str) -> list[str] | None:
+        value = _header(carrier, key.lower().encode())
+        return None if value is None else [value]
+
+    def keys(self, carrier: Scope) -> list[str]:
+        return [name.decode("latin-1") for name, _ in carrier["headers"]]
 
 
-def _addresses(scope: Scope, headers: Mapping[str, str]) -> dict[str, AttributeValue]:
+_HEADERS: Final = _Headers()
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    for given, value in scope["headers"]:
+        if given == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
+def _addresses(scope: Scope) -> dict[str, AttributeValue]:
     """Return the attributes of the span about the connection."""
-    host, server, client = headers.get("host"), scope.get("server"), scope.get("client")
+    host, server, client = _header(scope, b"host"), scope.get("server"), scope.get("client")
     # A port follows the last colon, unless that is in the brackets of an IPv6 address.
     name = host.rpartition(":")[0] if host and ":" in host.rpartition("]")[2] else host
     address = excerpt(name, _MAX_PATH).strip("[]") if name else server[0] if server else None

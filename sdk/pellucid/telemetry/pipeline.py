@@ -140,7 +140,9 @@ def capturing(pipeline: Pipeline) -> AbstractContextManager[None]:
 
 def current_default() -> Pipeline:
     """Return the pipeline of the innermost capture, or else the default one, or else the global providers."""
-    return next((pipelines[-1] for pipelines in (_captures, _configured) if pipelines), _GLOBAL)
+    if _captures:
+        return _captures[-1]
+    return _configured[-1] if _configured else _GLOBAL
 
 
 def complete(pipeline: Pipeline | None) -> Pipeline:

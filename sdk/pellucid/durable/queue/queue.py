@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import EventLoopToken, current_token
-from opentelemetry.trace import get_current_span
 
-from pellucid.approvals.checkpoint import trace_of
+from pellucid.approvals.checkpoint import current_trace
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.durable.queue.metrics import QueueMetrics
 from pellucid.durable.queue.options import Options, StreamLimits, servers_of
@@ -159,9 +158,8 @@ class NATSQueue:
         thread.start(thread.link.answer, partial(_copy_from_thread, current_token(), thread, copies))
 
     def _announce(self, link: Link, copies: Copies, changes: Changes) -> None:
-        span = get_current_span().get_span_context()
         for due in changes.due:
-            link.outbox.put(due, trace_of(span) if span.is_valid else {})
+            link.outbox.put(due, current_trace())
         for run_id in changes.events:
             copies.add(run_id)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from opentelemetry.trace import Span, get_current_span
 
 from pellucid import semconv
-from pellucid.approvals.checkpoint import to_text, trace_of
+from pellucid.approvals.checkpoint import current_trace, to_text
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
 from pellucid.durable.runs.code import DIGEST, previous_digest
@@ -72,7 +72,7 @@ class StoreJournal:
             JournalError: nothing was written.
             CheckpointError: the value cannot be turned into JSON.
         """
-        self.trace = self.trace or trace_of(get_current_span().get_span_context())
+        self.trace = self.trace or current_trace()
         name = f"{step}:{key}"
         unique, entry = self._entry(step, key, value)
         event: JSONObject = {"type": f"step.{step}", "key": key}

@@ -11,10 +11,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-from opentelemetry.trace import get_current_span
 
 from pellucid.agent import Agent
-from pellucid.approvals.checkpoint import trace_of
+from pellucid.approvals.checkpoint import current_trace
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
@@ -492,5 +491,4 @@ def _check(request: ApprovalRequest, decision: Decision) -> None:
 
 
 def _current_trace() -> JSONValue:
-    span = get_current_span().get_span_context()
-    return {**trace_of(span)} if span.is_valid else None
+    return {**current_trace()} or None

@@ -56,12 +56,15 @@ class CallTokens:
     """
 
     def __init__(self, *keys: str | bytes, lifetime: float = 30 * 86400.0, grace: float = 86400.0) -> None:
-        self._keys = [key.encode() if isinstance(key, str) else key for key in keys]
-        if not self._keys or any(len(key) < MIN_KEY for key in self._keys):
+        encoded = [key.encode() if isinstance(key, str) else key for key in keys]
+        if not encoded or any(len(key) < MIN_KEY for key in encoded):
             raise ConfigError(
                 f"CallTokens needs one or more keys of at least {MIN_KEY} bytes; "
                 f"make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
+        # Copied for each signature: to begin with the key takes longer than all else. `hmac.digest` would release the
+        # interpreter's lock, for which the thread would then wait.
+        self._keyed = [hmac.new(key, digestmod=hashlib.sha256) for key in encoded]
         self._lifetime = lifetime
         self._grace = grace
 
@@ -93,16 +96,16 @@ class CallTokens:
 
     def signed(self, token: str) -> CallGrant | None:
         """Return what a token allows, or has allowed until it expired; None if it is not ours, or was changed."""
-        match self.claims(PREFIX, token):
-            case [str(result_id), str(run_id), int(expires_at)]:
-                return CallGrant(result_id, run_id, expires_at)
-            case _:
-                return None
+        claims = self.claims(PREFIX, token)
+        # A `match` by class raises and drops an error for each type without `__match_args__`, which takes longer.
+        if isinstance(claims, list) and [type(claim) for claim in claims] == [str, str, int]:
+            return CallGrant(*claims)
+        return None
 
     def sign(self, prefix: str, claims: JSONValue) -> str:
         """Return a token of a kind, which its prefix names, with what it says."""
         content = _encoded(json.dumps(claims, separators=(",", ":")).encode())
-        return f"{prefix}.{content}.{_encoded(_signature(self._keys[0], prefix, content))}"
+        return f"{prefix}.{content}.{_signature(self._keyed[0], prefix, content)}"
 
     def claims(self, prefix: str, token: str) -> JSONValue:
         """Return what a token of a kind says; None if it is not ours, or was changed."""
@@ -111,11 +114,11 @@ class CallTokens:
         if kind != prefix or len(token) > _MAX_TOKEN or not token.isascii():
             return None
         # The text is compared, not the bytes: several texts stand for the same bytes in base64.
-        matches = [hmac.compare_digest(_encoded(_signature(key, prefix, content)), signature) for key in self._keys]
+        matches = [hmac.compare_digest(_signature(keyed, prefix, content), signature) for keyed in self._keyed]
         if not any(matches):
             return None
         try:
-            found: JSONValue = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
+            found: JSONValue = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)).decode())
         except (ValueError, RecursionError):  # signed by another program with the same key
             return None
         return found
@@ -148,9 +151,10 @@ class Completion:
         return url, self.tokens.issue(result_id, run_id, expires_at, now=now)
 
 
-def _signature(key: bytes, prefix: str, content: str) -> bytes:
-    # `hmac.digest` releases the interpreter's lock, for which this thread would then wait.
-    return hmac.new(key, f"{prefix}.{content}".encode(), hashlib.sha256).digest()
+def _signature(keyed: hmac.HMAC, prefix: str, content: str) -> str:
+    signing = keyed.copy()
+    signing.update(f"{prefix}.{content}".encode())
+    return _encoded(signing.digest())
 
 
 def _encoded(content: bytes) -> str:

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
 
-import anyio.to_thread
-
 from pellucid.durable.store import queries
 from pellucid.durable.store.database import TransactionLost
 from pellucid.durable.store.records import JournalEntry
@@ -93,6 +91,6 @@ class LiveMethods(Transactions):
             if not self._is_open or not messages:
                 return
             try:
-                await anyio.to_thread.run_sync(self._database.send, messages, limiter=self._send_limiters.get())
+                await self._writing.run(partial(self._database.send, messages))
             except TransactionLost as lost:
                 raise StoreUnavailable(self._database.name) from lost.__cause__

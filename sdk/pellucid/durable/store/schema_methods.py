@@ -53,8 +53,7 @@ class SchemaMethods(Transactions):
             ConfigError: the database is not a store, or one of a version that is not compatible.
             StoreUnavailable: the database did not answer in time.
         """
-        read = partial(anyio.to_thread.run_sync, self._database.schema, limiter=self._read_limiters.get())
-        version, revision = await self._repeat(read)
+        version, revision = await self._repeat(partial(anyio.to_thread.run_sync, self._database.schema))
         statements = tuple(schema(self._database.name, version, revision))
         assert isinstance(version, int)  # otherwise it was refused
         return SchemaState(version, revision or version, REVISION, statements)

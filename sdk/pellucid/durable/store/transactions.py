@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -14,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from pellucid.concurrency.per_loop import PerLoop
+from pellucid.concurrency.threads import Threads
 from pellucid.durable.store.database import FULL_DISK, Database, Transaction, TransactionLost
 from pellucid.durable.store.records import Changes
 from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
@@ -37,15 +37,11 @@ class Transactions:
         self._database = database
         self._patience = patience
         # Budgets are used in any event loop, also in that of `run_sync`.
-        self._write_limiters = PerLoop(partial(anyio.CapacityLimiter, database.writers))
-        self._read_limiters = PerLoop(partial(anyio.CapacityLimiter, database.readers))
+        self._writing, self._reading = Threads(database.writers), Threads(database.readers)
         self._wakeups = Wakeups()
         self._is_open = False
         self._is_watching = False
-        self._running = 0  # transactions
-        self._ended = threading.Condition()
         self._sending = PerLoop(anyio.Lock)
-        self._send_limiters = PerLoop(partial(anyio.CapacityLimiter, 1))  # threads of the application may all be busy
         self._listeners: list[Callable[[Changes], object]] = []
 
     def on_commit(self, listener: Callable[[Changes], object]) -> None:
@@ -66,9 +62,10 @@ class Transactions:
         if self._is_open:
             raise StoreError(f"store {self._database.name!r} is open already; enter it once, and share it")
         self._is_open = True
-        limiter = self._write_limiters.get()
+        self._writing.open()
+        self._reading.open()
         try:
-            await self._repeat(partial(anyio.to_thread.run_sync, self._database.open, limiter=limiter))
+            await self._repeat(partial(self._writing.run, self._database.open))
         except BaseException:
             await self._close()
             raise
@@ -89,9 +86,9 @@ class Transactions:
         self._wakeups.notify_all()
 
     def _close_database(self) -> None:
-        with self._ended:
-            self._is_open = self._is_watching = False
-            self._ended.wait_for(lambda: self._running == 0)
+        self._is_open = self._is_watching = False
+        self._writing.close()
+        self._reading.close()
         self._database.close()
 
     @contextmanager
@@ -139,18 +136,18 @@ class Transactions:
         changes = _NO_CHANGES
         result: T
 
-        @wraps(work)
         def noted(transaction: Transaction) -> T:
             nonlocal changes, result
             result = work(transaction)
-            changes = transaction.changes
+            if self._listeners:
+                changes = transaction.changes
             return result
 
         async def attempt() -> T:
             nonlocal is_repeat
             transaction = partial(self._database.write, noted, is_repeat=is_repeat, is_single=is_single, then=then)
             try:
-                await self._in_thread(work, transaction, self._write_limiters.get())
+                await self._in_thread(work, transaction, self._writing)
             except TransactionLost as lost:
                 if not lost.is_committed:
                     is_repeat = is_repeat or lost.is_outcome_unknown
@@ -159,42 +156,30 @@ class Transactions:
                     raise
                 if then is not None:
                     await self._read(lambda transaction: then(transaction, result))
-            for listener in self._listeners if changes != _NO_CHANGES else ():
-                listener(changes)
+            if changes != _NO_CHANGES:
+                for listener in self._listeners:
+                    listener(changes)
             return result
 
         return await self._repeat(attempt)
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
-        reading, limiter = partial(self._database.read, work), self._read_limiters.get()
-        return await self._repeat(partial(self._in_thread, work, reading, limiter))
+        reading = partial(self._database.read, work)
+        return await self._repeat(partial(self._in_thread, work, reading, self._reading))
 
-    async def _in_thread(
-        self, work: Callable[[Transaction], T], transaction: Callable[[], T], limiter: anyio.CapacityLimiter
-    ) -> T:
+    async def _in_thread(self, work: Callable[[Transaction], T], transaction: Callable[[], T], threads: Threads) -> T:
         """Run a transaction, if the store is open when its turn comes.
 
         Raises:
             StoreError: it is not.
         """
-
-        def run() -> T:
-            with self._ended:
-                if not self._is_open:
-                    raise StoreError(
-                        f"{name_of(work)}: store {self._database.name!r} is not open: it was closed, or never entered; "
-                        f"use it within `async with`"
-                    )
-                self._running += 1
-            try:
-                return transaction()
-            finally:
-                with self._ended:
-                    self._running -= 1
-                    if self._running == 0:
-                        self._ended.notify_all()
-
-        return await anyio.to_thread.run_sync(run, limiter=limiter)
+        try:
+            return await threads.run(transaction)
+        except anyio.ClosedResourceError:
+            raise StoreError(
+                f"{name_of(work)}: store {self._database.name!r} is not open: it was closed, or never entered; "
+                f"use it within `async with`"
+            ) from None
 
     async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a transaction that was lost, for as long as the store is patient."""

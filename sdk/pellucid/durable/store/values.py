@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
+from pydantic_core import from_json
+
 from pellucid.durable.store.records import CallRecord, Failures, JournalEntry, RunRecord, RunStatus, StoredEvent
 from pellucid.types import JSONValue
 
@@ -55,10 +57,22 @@ def dump_optional(value: JSONValue) -> str | None:
 
 def load(text: str | None) -> JSONValue:
     """Return the value of JSON text; None for None. Text that is not JSON, in a damaged row, is returned as it is."""
+    if text is None:
+        return None
     try:
-        return None if text is None else json.loads(text)
+        value: JSONValue = from_json(text)  # a sixth of the instructions of `json.loads`
+    except ValueError:
+        return _load_slowly(text)
+    return value
+
+
+def _load_slowly(text: str) -> JSONValue:
+    """Return a value that may have half of a surrogate pair, or be nested deeply, which pydantic refuses."""
+    try:
+        value: JSONValue = json.loads(text)
     except ValueError:
         return text
+    return value
 
 
 def is_storable(text: str) -> bool:
