@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanContext
 
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv, tool
@@ -54,13 +54,17 @@ async def look(what: str) -> str:
 
 
 def real_spans(hub: str) -> list[ReadableSpan]:
-    """Return the spans of a run that asks a hub in each of its iterations, in start order."""
+    """Return the spans of a run that asks a hub in each of its iterations, in start order, as processors get them."""
     calls: list[Any] = [[ToolCall("look", {"what": "weather"})]] * (ITERATIONS - 1)
+    ended: list[ReadableSpan] = []
+    processor = SpanProcessor()
+    processor.on_end = ended.append  # type: ignore[method-assign]
     with capture(fixed=False) as telemetry:
+        telemetry.tracer_provider.add_span_processor(processor)
         provider = DiscoveryProvider(FakeHub([look]), id=hub, ttl=0, objective=0.2)
         agent = Agent(f"agent-of-{hub}", model=ScriptedModel(*calls, "done"), providers=[provider])
         agent.run_sync("How is the weather?")
-    return sorted(telemetry.spans, key=lambda span: span.start_time or 0)
+    return sorted(ended, key=lambda span: span.start_time or 0)
 
 
 class Replay:
