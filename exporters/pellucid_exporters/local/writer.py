@@ -24,6 +24,7 @@ from pellucid_exporters.local.schema import UnusableStore
 from pellucid_exporters.local.score_rows import run_of_score
 from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.local.shapes import definition_of
+from pellucid_exporters.local.text_index import add_due
 
 if TYPE_CHECKING:
     from collections import deque
@@ -240,6 +241,7 @@ class StoreWriter:
             written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
+            add_due(connection)
             count_change(connection)
         self._bodies.remember(written)
         self._open = (self._open - ended) | opened
