@@ -53,18 +53,27 @@ async def look(what: str) -> str:
     return f"{what} is fine"
 
 
+class Ended(SpanProcessor):
+    """Ended spans, as processors get them."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep a span."""
+        self.spans.append(span)
+
+
 def real_spans(hub: str) -> list[ReadableSpan]:
-    """Return the spans of a run that asks a hub in each of its iterations, in start order, as processors get them."""
+    """Return the spans of a run that asks a hub in each of its iterations, in start order."""
     calls: list[Any] = [[ToolCall("look", {"what": "weather"})]] * (ITERATIONS - 1)
-    ended: list[ReadableSpan] = []
-    processor = SpanProcessor()
-    processor.on_end = ended.append  # type: ignore[method-assign]
+    ended = Ended()
     with capture(fixed=False) as telemetry:
-        telemetry.tracer_provider.add_span_processor(processor)
+        telemetry.tracer_provider.add_span_processor(ended)
         provider = DiscoveryProvider(FakeHub([look]), id=hub, ttl=0, objective=0.2)
         agent = Agent(f"agent-of-{hub}", model=ScriptedModel(*calls, "done"), providers=[provider])
         agent.run_sync("How is the weather?")
-    return sorted(ended, key=lambda span: span.start_time or 0)
+    return sorted(ended.spans, key=lambda span: span.start_time or 0)
 
 
 class Replay:
