@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
@@ -22,13 +23,7 @@ PARTS: Final = ("model", "tool", "hub")
 
 _TOKENS: Final = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.USAGE_CACHE_READ_INPUT_TOKENS)
 
-_COLUMNS: Final = (
-    *("run_id", "trace_id", "parent_run_id", "agent", "process", "start", "last", "ended", "outcome", "error_type"),
-    *("error", "iterations", "spans", "input_tokens", "output_tokens", "cost", "replay_of", "question", "answer"),
-    *("user", "tenant", "conversation", "version", "faults", "used_input", "used_output", "used_cost", "used_cached"),
-)
 _KNOWN: Final = "SELECT key, trace_id FROM runs WHERE run_id = ?"
-_INSERT: Final = f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _UPDATE: Final = """
 UPDATE runs SET
     start = coalesce(:root, start), last = max(last, :last), spans = spans + :spans,
@@ -164,7 +159,8 @@ class RunChange:
         }
         known = connection.execute(_KNOWN, (self.run_id,)).fetchone()
         if known is None:
-            key = connection.execute(_INSERT, [row[column] for column in _COLUMNS]).lastrowid
+            given = {column: value for column, value in row.items() if value is not None}  # fewer than half of them
+            key = connection.execute(_insert(tuple(given)), [*given.values()]).lastrowid
             assert key is not None  # just inserted
             return key, self.trace_id
         key, trace_id = known
@@ -184,6 +180,11 @@ def changes_of(records: Iterable[SpanRecord]) -> dict[str, RunChange]:
             change = changes[record.run_id] = RunChange(record.run_id, record.trace_id, record.start, record.start)
         change.add(record)
     return changes
+
+
+@lru_cache(maxsize=64)
+def _insert(columns: tuple[str, ...]) -> str:
+    return f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 def _text(value: object) -> str | None:
