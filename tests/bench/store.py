@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanContext
 
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv, tool
@@ -53,14 +53,27 @@ async def look(what: str) -> str:
     return f"{what} is fine"
 
 
+class Ended(SpanProcessor):
+    """Ended spans, as processors get them."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep a span."""
+        self.spans.append(span)
+
+
 def real_spans(hub: str) -> list[ReadableSpan]:
     """Return the spans of a run that asks a hub in each of its iterations, in start order."""
     calls: list[Any] = [[ToolCall("look", {"what": "weather"})]] * (ITERATIONS - 1)
+    ended = Ended()
     with capture(fixed=False) as telemetry:
+        telemetry.tracer_provider.add_span_processor(ended)
         provider = DiscoveryProvider(FakeHub([look]), id=hub, ttl=0, objective=0.2)
         agent = Agent(f"agent-of-{hub}", model=ScriptedModel(*calls, "done"), providers=[provider])
         agent.run_sync("How is the weather?")
-    return sorted(telemetry.spans, key=lambda span: span.start_time or 0)
+    return sorted(ended.spans, key=lambda span: span.start_time or 0)
 
 
 class Replay:

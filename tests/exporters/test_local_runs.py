@@ -16,7 +16,7 @@ from pellucid.testing import ScriptedModel
 from pellucid_exporters import Local, StoreReader
 from pellucid_exporters.local import schema
 from pellucid_exporters.stored.run_search import RunFilter
-from support.local_store import eventually, storing
+from support.local_store import emit, eventually, storing
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -133,6 +133,29 @@ def test_runs_of_the_version_before_have_no_question(path: Path) -> None:
         rows = reader.runs(tool="price")
         assert {row.run_id for row in rows} == {"old", "late"}
         assert {(row.question, row.answer, row.user, row.faults) for row in rows} == {(None, None, None, None)}
+
+
+def test_texts_of_a_writer_of_the_version_before_are_found(path: Path) -> None:
+    """Also before the next writer adds them to the index, and if the run is deleted meanwhile."""
+
+    def due() -> list[Any]:
+        return connection.execute("SELECT key FROM texts_due").fetchall()
+
+    with storing(path) as telemetry, closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        emit(telemetry, "chat")
+        assert telemetry.flush(PATIENCE)
+        add_old_run(connection, "late")
+        add_old_run(connection, "deleted")
+        connection.execute("DELETE FROM runs WHERE run_id = 'deleted'")
+        found = RunFilter(text="ANSWERED 529")
+        reader = StoreReader(path)
+        assert len(due()) == 1
+        assert [match.run_id for match in reader.search(found).matches] == ["late"]
+        emit(telemetry, "chat")
+        assert telemetry.flush(PATIENCE)
+        assert due() == []
+        assert [match.run_id for match in reader.search(found).matches] == ["late"]
+        connection.execute("INSERT INTO run_texts (run_texts) VALUES ('integrity-check')")
 
 
 def test_counts_and_index_follow_the_runs(path: Path) -> None:

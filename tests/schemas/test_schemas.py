@@ -20,7 +20,7 @@ from support.local_store import storing
 pytestmark = pytest.mark.anyio
 
 FOLDER: Final = Path(__file__).parent
-LOCAL: Final = ("local_3",)
+LOCAL: Final = ("local_3", "local_7")
 DURABLE: Final = ("durable_2", "durable_3", "durable_4")
 
 

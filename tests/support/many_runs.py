@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid_exporters.local.text_index import add_due
 from support.local_store import storing
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def write_runs(path: Path, number: int, days: float = 30.0, until: int | None = 
                 (key, row[4] + 1, process, place, bytes(8), payload),
             )
             connection.executemany("INSERT INTO parts VALUES (?, ?, ?)", [(key, *part) for part in parts])
+        add_due(connection)
         connection.commit()
 
 

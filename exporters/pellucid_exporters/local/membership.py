@@ -29,23 +29,28 @@ class Membership:
         """Return the run of a span, and, if it is the span of a run, that of its parent."""
         attributes, context = span.attributes or {}, span.context
         assert context is not None  # it was sampled
-        parent, _ = self._open.get(span.parent.span_id, _NONE) if span.parent is not None else _NONE
-        if run_id := _named_run(attributes):
-            is_nested = attributes.get(semconv.PHASE) == semconv.RUN and parent not in {"", run_id}
-            found = (run_id, parent if is_nested else None)
-            if context.trace_id not in self._traces:
-                _put(self._traces, context.trace_id, run_id)
+        trace_id, run_id, run_above = context.trace_id, _named_run(attributes), None
+        if not run_id:
+            run_id = self._run_above(span) or self._traces.get(trace_id, "")
         else:
-            found = (parent or self._traces.get(context.trace_id, ""), None)
+            if trace_id not in self._traces:
+                _put(self._traces, trace_id, run_id)
+            if attributes.get(semconv.PHASE) == semconv.RUN and (above := self._run_above(span)) != run_id:
+                run_above = above or None
+        found = run_id, run_above
         _put(self._open, context.span_id, found)
         return found
+
+    def _run_above(self, span: ReadableSpan) -> str:
+        above = span.parent
+        return self._open.get(above.span_id, _NONE)[0] if above is not None else ""
 
     def end(self, span: ReadableSpan) -> tuple[str, str | None]:
         """Return the same of a span that has ended."""
         context = span.context
         assert context is not None  # it was sampled
-        started, parent = self._open.pop(context.span_id, _NONE)
-        return _named_run(span.attributes or {}) or started or self._traces.get(context.trace_id, ""), parent
+        started, run_above = self._open.pop(context.span_id, _NONE)
+        return _named_run(span.attributes or {}) or started or self._traces.get(context.trace_id, ""), run_above
 
     def of(self, trace_id: int, span_id: int) -> str:
         """Return the run of an open span, or else of its trace; an empty text if there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,9 @@ from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.plain_json import plain_json
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Event as SpanEvent
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Link
 
     from pellucid.events import Event
 
@@ -112,22 +114,23 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     start, end = span.start_time or 0, span.end_time
     if not 0 <= start <= LARGEST or (end is not None and not 0 <= end <= LARGEST):
         raise ValueError(f"a span from {start} to {end}")
-    is_own = scope is not None and scope.name == semconv.SCOPE
-    attributes = _copied(span.attributes)
+    of = scope.name if scope is not None else ""
+    facts = _copied(span.attributes)
     bodies: dict[bytes, bytes] = {}
     values: list[Any] = []
-    name, status = span.name, span.status
-    if not is_own:
+    name, status, events = span.name, span.status, span.events
+    if of != semconv.SCOPE:
         name, values = shapes.FREE, [name]
-    kind, code = span.kind, status.status_code  # the hash of an enumeration's member is slow
-    head = (
+    kind, code, error = span.kind, status.status_code, status.description
+    head = (  # the hash of an enumeration's member is slow
         name,
         "internal" if kind is SpanKind.INTERNAL else _KINDS[kind],
-        scope.name if scope is not None else "",
+        of,
         "unset" if code is StatusCode.UNSET else _STATUS[code],
     )
-    shape, digests = shapes.split(head, attributes, values, bodies)
-    iteration, phase = attributes.get(semconv.ITERATION), attributes.get(semconv.PHASE)
+    shape, digests = shapes.split(head, facts, values, bodies)
+    iteration, phase = facts.get(semconv.ITERATION), facts.get(semconv.PHASE)
+    is_own = of == semconv.SCOPE and phase in PHASES
     return SpanRecord(  # by position, in half of the time
         run_id,
         parent_run_id,
@@ -140,12 +143,12 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         iteration if type(iteration) is int and 0 <= iteration <= LARGEST else None,
         plain_json(values),
         digests,
-        _extra(span, bodies),
+        _extra(error, events, span.links, bodies),
         bodies,
-        attributes,
-        status.description,
-        is_own and phase in PHASES,
-        _requests(span) if is_own and phase == semconv.DISCOVERY else (),
+        facts,
+        error,
+        is_own,
+        _requests(events) if is_own and phase == semconv.DISCOVERY else (),
     )
 
 
@@ -188,20 +191,27 @@ def _light_score(payload: Mapping[str, Any], bodies: dict[bytes, bytes]) -> dict
     return {key: shapes.lighten(value, bodies) if key == "explanation" else value for key, value in shown.items()}
 
 
-def _requests(span: ReadableSpan) -> list[tuple[int, Mapping[str, Any]]]:
-    events = [event for event in span.events if event.name == semconv.HUB_LISTING]
-    return [(event.timestamp, event.attributes or _NOTHING) for event in events]
+def _requests(events: Iterable[SpanEvent]) -> list[tuple[int, Mapping[str, Any]]]:
+    return [(event.timestamp, event.attributes or _NOTHING) for event in events if event.name == semconv.HUB_LISTING]
 
 
-def _extra(span: ReadableSpan, bodies: dict[bytes, bytes]) -> bytes | None:
-    description, events, links = span.status.description, span.events, span.links
-    if not (description or events or links):
+def _extra(
+    error: str | None, events: Sequence[SpanEvent], links: Sequence[Link], bodies: dict[bytes, bytes]
+) -> bytes | None:
+    if not (error or events or links):
         return None
-    shown = [
-        {"time": event.timestamp, "name": event.name, "attributes": dict(event.attributes or {})} for event in events
-    ]
-    linked = [
-        {"trace_id": f"{link.context.trace_id:032x}", "span_id": f"{link.context.span_id:016x}"} for link in links
-    ]
-    found = {"error": description, "events": shapes.lighten(shown, bodies), "links": linked}
-    return plain_json({key: value for key, value in found.items() if value})
+    found: dict[str, Any] = {"error": error} if error else {}
+    if events:
+        found["events"] = [
+            {
+                "time": event.timestamp,
+                "name": event.name,
+                "attributes": shapes.lighten(dict(event.attributes or {}), bodies),
+            }
+            for event in events
+        ]
+    if links:
+        found["links"] = [
+            {"trace_id": f"{link.context.trace_id:032x}", "span_id": f"{link.context.span_id:016x}"} for link in links
+        ]
+    return plain_json(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
@@ -22,27 +23,21 @@ PARTS: Final = ("model", "tool", "hub", "tag")
 
 _TOKENS: Final = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.USAGE_CACHE_READ_INPUT_TOKENS)
 
-_UPSERT: Final = """
-INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
-                  iterations, spans, input_tokens, output_tokens, cost, replay_of, question, answer, user, tenant,
-                  conversation, version, faults, used_input, used_output, used_cost, used_cached)
-VALUES (:run_id, :trace_id, :parent_run_id, :agent, :process, coalesce(:root, :start), :last, :ended, :outcome,
-        :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost, :replay_of, :question, :answer,
-        :user, :tenant, :conversation, :version, :faults, :used_input, :used_output, :used_cost, :used_cached)
-ON CONFLICT (run_id) DO UPDATE SET
-    start = coalesce(:root, start), last = max(last, excluded.last), spans = spans + excluded.spans,
-    iterations = max(iterations, excluded.iterations), parent_run_id = coalesce(excluded.parent_run_id, parent_run_id),
-    agent = coalesce(excluded.agent, agent), ended = coalesce(excluded.ended, ended),
-    outcome = coalesce(excluded.outcome, outcome), error_type = coalesce(excluded.error_type, error_type),
-    error = coalesce(excluded.error, error), input_tokens = coalesce(excluded.input_tokens, input_tokens),
-    output_tokens = coalesce(excluded.output_tokens, output_tokens), cost = coalesce(excluded.cost, cost),
-    replay_of = coalesce(excluded.replay_of, replay_of), question = coalesce(:asked, question, excluded.question),
-    answer = coalesce(excluded.answer, answer), user = coalesce(user, excluded.user),
-    tenant = coalesce(tenant, excluded.tenant), conversation = coalesce(conversation, excluded.conversation),
-    version = coalesce(version, excluded.version), faults = faults + excluded.faults,
-    used_input = used_input + excluded.used_input, used_output = used_output + excluded.used_output,
-    used_cost = used_cost + excluded.used_cost, used_cached = used_cached + excluded.used_cached
-RETURNING key, trace_id
+_KNOWN: Final = "SELECT key, trace_id FROM runs WHERE run_id = ?"
+_UPDATE: Final = """
+UPDATE runs SET
+    start = coalesce(:root, start), last = max(last, :last), spans = spans + :spans,
+    iterations = max(iterations, :iterations), parent_run_id = coalesce(:parent_run_id, parent_run_id),
+    agent = coalesce(:agent, agent), ended = coalesce(:ended, ended), outcome = coalesce(:outcome, outcome),
+    error_type = coalesce(:error_type, error_type), error = coalesce(:error, error),
+    input_tokens = coalesce(:input_tokens, input_tokens), output_tokens = coalesce(:output_tokens, output_tokens),
+    cost = coalesce(:cost, cost), replay_of = coalesce(:replay_of, replay_of),
+    question = coalesce(:asked, question, :question), answer = coalesce(:answer, answer),
+    user = coalesce(user, :user), tenant = coalesce(tenant, :tenant),
+    conversation = coalesce(conversation, :conversation), version = coalesce(version, :version),
+    faults = faults + :faults, used_input = used_input + :used_input, used_output = used_output + :used_output,
+    used_cost = used_cost + :used_cost, used_cached = used_cached + :used_cached
+WHERE key = :key
 """
 
 
@@ -133,41 +128,45 @@ class RunChange:
         has_ended = root is not None and root.duration is not None
         asked = question_of(facts)
         user, tenant = caller_of(self.discovery) if self.discovery is not None else (None, None)
-        key, trace_id = connection.execute(
-            _UPSERT,
-            {
-                "run_id": self.run_id,
-                "trace_id": self.trace_id,
-                "parent_run_id": self.parent_run_id,
-                "agent": _text(self.agent),
-                "process": process,
-                "root": root.start if root is not None else None,
-                "start": self.start,
-                "last": self.last,
-                "ended": root.start + (root.duration or 0) if root is not None and has_ended else None,
-                "outcome": _text(status_of(facts)) if has_ended else None,
-                "error_type": _text(facts.get(semconv.ERROR_TYPE)),
-                "error": _text(root.error) if root is not None else None,
-                "iterations": max(self.iterations, _count(facts.get(semconv.ITERATIONS)) or 0),
-                "spans": self.spans,
-                "input_tokens": _count(facts.get(semconv.USAGE_INPUT_TOKENS)),
-                "output_tokens": _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)),
-                "cost": _number(facts.get(semconv.COST_USD)),
-                "replay_of": _text(self.replay_of),
-                "asked": asked,
-                "question": asked or (question_of(self.asked) if self.asked is not None else None),
-                "answer": answer_of(facts),
-                "user": user,
-                "tenant": tenant,
-                "conversation": name_of(facts.get(semconv.CONVERSATION_ID)),
-                "version": name_of(facts.get(semconv.AGENT_VERSION)),
-                "faults": self.faults,
-                "used_input": min(self.usage[0], LARGEST),
-                "used_output": min(self.usage[1], LARGEST),
-                "used_cost": self.usage[2],
-                "used_cached": min(self.usage[3], LARGEST),
-            },
-        ).fetchone()
+        row = {
+            "run_id": self.run_id,
+            "trace_id": self.trace_id,
+            "parent_run_id": self.parent_run_id,
+            "agent": _text(self.agent),
+            "process": process,
+            "start": root.start if root is not None else self.start,
+            "last": self.last,
+            "ended": root.start + (root.duration or 0) if root is not None and has_ended else None,
+            "outcome": _text(status_of(facts)) if has_ended else None,
+            "error_type": _text(facts.get(semconv.ERROR_TYPE)),
+            "error": _text(root.error) if root is not None else None,
+            "iterations": max(self.iterations, _count(facts.get(semconv.ITERATIONS)) or 0),
+            "spans": self.spans,
+            "input_tokens": _count(facts.get(semconv.USAGE_INPUT_TOKENS)),
+            "output_tokens": _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)),
+            "cost": _number(facts.get(semconv.COST_USD)),
+            "replay_of": _text(self.replay_of),
+            "question": asked or (question_of(self.asked) if self.asked is not None else None),
+            "answer": answer_of(facts),
+            "user": user,
+            "tenant": tenant,
+            "conversation": name_of(facts.get(semconv.CONVERSATION_ID)),
+            "version": name_of(facts.get(semconv.AGENT_VERSION)),
+            "faults": self.faults,
+            "used_input": min(self.usage[0], LARGEST),
+            "used_output": min(self.usage[1], LARGEST),
+            "used_cost": self.usage[2],
+            "used_cached": min(self.usage[3], LARGEST),
+        }
+        known = connection.execute(_KNOWN, (self.run_id,)).fetchone()
+        if known is None:
+            given = {column: value for column, value in row.items() if value is not None}  # fewer than half of them
+            key = connection.execute(_insert(tuple(given)), [*given.values()]).lastrowid
+            assert key is not None  # just inserted
+            return key, self.trace_id
+        key, trace_id = known
+        start = root.start if root is not None else None
+        connection.execute(_UPDATE, {**row, "root": start, "asked": asked, "key": key})
         return key, trace_id
 
 
@@ -182,6 +181,11 @@ def changes_of(records: Iterable[SpanRecord]) -> dict[str, RunChange]:
             change = changes[record.run_id] = RunChange(record.run_id, record.trace_id, record.start, record.start)
         change.add(record)
     return changes
+
+
+@lru_cache(maxsize=64)
+def _insert(columns: tuple[str, ...]) -> str:
+    return f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 def _text(value: object) -> str | None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pellucid.errors import ConfigError, StoreError
-from pellucid_exporters.local.score_schema import MIGRATION as SCORES
-from pellucid_exporters.local.text_index import create_index
+from pellucid_exporters.local import score_schema, text_index
 from pellucid_exporters.stored.log_lines import WARNING
 from pellucid_exporters.stored.rows import AGENT, ALL, EXPERIMENTS, KINDS
 
@@ -165,8 +164,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             BEGIN {_counted("old", -1)}; {_counted("new", 1)}; END""",
         f"CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN {_counted('old', -1)}; END",
     ),
-    SCORES,
+    score_schema.MIGRATION,
     (
+        *text_index.MIGRATION,
+        *score_schema.OF_KNOWN_RUNS,
         # Lines of the application, by the span that was current. Writers of the version before delete runs only.
         """CREATE TABLE log_lines (
             run INTEGER, span_id BLOB, time INTEGER, process INTEGER, number INTEGER, severity INTEGER NOT NULL,
@@ -185,6 +186,9 @@ VERSION: Final = len(MIGRATIONS)
 
 INDEXED: Final = 6
 """Version since which texts of runs are indexed."""
+
+_WITHOUT_DUE: Final = range(INDEXED, 8)
+"""Versions whose triggers add the texts of runs themselves."""
 
 
 class UnusableStore(StoreError, ConfigError):
@@ -231,7 +235,9 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in statements:
                 connection.execute(statement)
         if version < INDEXED:
-            create_index(connection)
+            text_index.create_index(connection)
+        elif version in _WITHOUT_DUE:
+            text_index.renew_index(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")

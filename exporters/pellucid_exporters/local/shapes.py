@@ -7,7 +7,7 @@ design. So a stored span has neither names nor the texts that repeat.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -48,9 +48,8 @@ def split(
         bodies: Receives the large texts by digest.
     """
     keys, items = tuple(attributes), tuple(attributes.values())
-    kind = _kind_of(keys, tuple(map(type, items)))
-    marks = kind.marks
-    if kind.longest(items) > LONGEST_INLINE:
+    marks, texts = _kind_of(keys, tuple(map(type, items)))
+    if max(map(len, texts(items)), default=0) > LONGEST_INLINE:
         marks = "".join(
             [
                 TEXT if type(item) is str and len(item) > LONGEST_INLINE else mark
@@ -66,26 +65,11 @@ def split(
     return (*head, marks, keys, places.constants(items)), digests or None
 
 
-class _Kind(NamedTuple):
-    """Attributes with the same names and types.
-
-    Attributes:
-        marks: Their marks, if all texts are short.
-        longest: Returns the length of the longest text among the values.
-    """
-
-    marks: str
-    longest: Callable[[tuple[Any, ...]], int]
-
-
 @lru_cache(maxsize=4096)
-def _kind_of(keys: tuple[str, ...], types: tuple[type, ...]) -> _Kind:
-    marks = "".join(_mark_of(key) if kind is str else PLAIN for key, kind in zip(keys, types, strict=True))
-    places = [place for place, kind in enumerate(types) if kind is str]
-    if len(places) < 2:  # noqa: PLR2004  (for fewer, itemgetter() returns no tuple)
-        return _Kind(marks, lambda items: max((len(items[place]) for place in places), default=0))
-    texts = itemgetter(*places)
-    return _Kind(marks, lambda items: max(map(len, texts(items))))
+def _kind_of(keys: tuple[str, ...], types: tuple[type, ...]) -> tuple[str, _Selection]:
+    """Return the marks of attributes with these names and types, if all texts are short; and what selects the texts."""
+    marks = "".join([_mark_of(key) if kind is str else PLAIN for key, kind in zip(keys, types, strict=True)])
+    return marks, _selection([place for place, kind in enumerate(types) if kind is str])
 
 
 def _mark_of(key: str) -> str:
@@ -109,14 +93,13 @@ class _Places(NamedTuple):
 @lru_cache(maxsize=4096)
 def _places_of(marks: str) -> _Places:
     return _Places(
-        _selection(marks, PLAIN),
-        _selection(marks, CONSTANT),
+        _selection([place for place, mark in enumerate(marks) if mark == PLAIN]),
+        _selection([place for place, mark in enumerate(marks) if mark == CONSTANT]),
         tuple((place, mark == TEXT) for place, mark in enumerate(marks) if mark in {HEX, TEXT}),
     )
 
 
-def _selection(marks: str, wanted: str) -> _Selection:
-    places = [place for place, mark in enumerate(marks) if mark == wanted]
+def _selection(places: Sequence[int]) -> _Selection:
     if len(places) > 1:
         return itemgetter(*places)
     return lambda items: tuple(items[place] for place in places)
@@ -127,14 +110,12 @@ def _digests(places: _Places, items: tuple[Any, ...], bodies: dict[bytes, bytes]
     if not places.digests:
         return b""
     texts = [_body(items[place], bodies).hex() if is_text else items[place] for place, is_text in places.digests]
-    joined = "".join(texts)
-    if max(map(len, texts)) != 2 * DIGEST or len(joined) != 2 * DIGEST * len(texts):
-        return None
+    joined = " ".join(texts)
     try:
         digests = bytes.fromhex(joined)
     except ValueError:
         return None
-    return digests if digests.hex() == joined else None
+    return digests if digests.hex(" ", DIGEST) == joined else None
 
 
 def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
@@ -145,7 +126,7 @@ def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
     if kind is str or isinstance(value, str):
         return {BODY: _body(value, bodies).hex()} if len(value) > LONGEST_INLINE else value
     if kind is dict or isinstance(value, Mapping):
-        return {key: lighten(item, bodies) for key, item in value.items()}
+        return {key: item if type(item) in _PLAIN_TYPES else lighten(item, bodies) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [lighten(item, bodies) for item in value]
     return value

@@ -25,6 +25,7 @@ from pellucid_exporters.local.schema import UnusableStore
 from pellucid_exporters.local.score_rows import run_of_score
 from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.local.shapes import definition_of
+from pellucid_exporters.local.text_index import add_due
 
 if TYPE_CHECKING:
     from collections import deque
@@ -66,7 +67,13 @@ _REFUSALS: Final = (
 )
 """Errors of a record that can never be written, whatever the state of the file."""
 
-_SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# For each None and each `bytes`, `sqlite3` looks for an adapter, which takes longer than to write the value: rows of
+# spans have `_NOTHING` and `bytearray` instead.
+_NOTHING: Final = ""
+_SPAN: Final = (
+    "INSERT OR REPLACE INTO spans VALUES "
+    "(?, ?, ?, nullif(?, ''), nullif(?, ''), ?, nullif(?, ''), ?, ?, nullif(?, ''), nullif(?, ''))"
+)
 _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _END: Final = "DELETE FROM starts WHERE trace_id = ? AND span_id = ?"
 _EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -244,6 +251,7 @@ class StoreWriter:
             written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
+            add_due(connection)
             count_change(connection)
         self._bodies.remember(written)
         self._open = (self._open - ended) | opened
@@ -283,15 +291,15 @@ class StoreWriter:
         return (
             key,
             record.start,
-            record.span_id,
-            record.parent_span_id,
-            record.trace_id if record.trace_id != trace_id else None,
+            bytearray(record.span_id),
+            bytearray(record.parent_span_id) if record.parent_span_id is not None else _NOTHING,
+            bytearray(record.trace_id) if record.trace_id != trace_id else _NOTHING,
             self._shape(connection, record.shape),
-            record.iteration,
+            record.iteration if record.iteration is not None else _NOTHING,
             record.duration,
-            record.values,
-            record.digests,
-            record.extra,
+            bytearray(record.values),
+            bytearray(record.digests) if record.digests is not None else _NOTHING,
+            bytearray(record.extra) if record.extra is not None else _NOTHING,
         )
 
     def _start_row(
