@@ -126,7 +126,7 @@ MARKED = """
 async def code(path: Path) -> None:
     """Write a run with code of three languages, and one that is not known, of which one text never ends."""
     answer = "```python\nif x < 10:  # small\n    say('no if')\n```\n\n```SQL\nselect 'it' from t -- if\n```\n\n"
-    answer += "```sonnet\nif thou\n```\n\n```js\n/* never\nends"
+    answer += "```sonnet\nif 14\n```\n\n```js\n/* never\nends"
     with storing(path) as telemetry:
         model = ScriptedModel(answer)
         await Agent("coder", model=model, telemetry=telemetry).run("How?")

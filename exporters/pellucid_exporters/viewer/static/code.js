@@ -1,6 +1,6 @@
 "use strict";
 // Comments, strings, numbers and keywords of code, as highlights of CSS: they add no element, and copies have no marks.
-// Of JSON and of code whose language is not known or not listed, strings and numbers.
+// Only of texts that name a language which is listed: numbers in prose are none of code.
 (() => {
   if (!CSS.highlights) return;
   const LONGEST = 200_000; // characters of a page, which a frame has time for
@@ -13,7 +13,7 @@
     keywords: words(keywords),
   });
 
-  const DATA = syntax("(?!)", String.raw`"(?:\\.|[^"\\\n])*"?`, "true false null");
+  const JSON_TEXT = syntax("(?!)", String.raw`"(?:\\.|[^"\\\n])*"?`, "true false null");
   const HASH = syntax("#.*", TEXTS, "and as assert async await break case class continue def del do done elif else end esac except export "
     + "False false fi finally for from function global if import in is lambda local match None nonlocal not null or pass raise return "
     + "self then True true try unless until when while with yield");
@@ -25,6 +25,7 @@
     + "distinct drop else end exists false from full group having if in index inner insert into is join left like limit not null offset on or "
     + "order outer over partition primary replace returning right select set table then true union unique update using values view when where with");
   const LANGUAGES = new Map([
+    [JSON_TEXT, "json jsonl ndjson"],
     [HASH, "bash dockerfile elixir makefile perl powershell py python r rb ruby sh shell toml yaml yml zsh"],
     [SLASH, "c cpp cs csharp css dart go graphql java javascript js jsx kotlin kt php proto rs rust scala scss swift ts tsx typescript"],
     [DASH, "lua plpgsql postgresql sql sqlite"],
@@ -38,8 +39,9 @@
   const highlight = () => {
     const marks = Object.fromEntries(["comment", "string", "number", "keyword"].map((kind) => [kind, new Highlight()]));
     let rest = LONGEST;
-    for (const block of document.querySelectorAll("pre.code")) {
-      const known = LANGUAGES.get(block.dataset.language) || DATA;
+    for (const block of document.querySelectorAll("pre.code[data-language]")) {
+      const known = LANGUAGES.get(block.dataset.language);
+      if (!known) continue;
       for (const node of block.childNodes) {
         if (node.nodeType !== Node.TEXT_NODE || (rest -= node.length) < 0) continue;
         for (const match of node.data.matchAll(known.pattern)) {
