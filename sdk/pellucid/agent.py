@@ -163,7 +163,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
         Args:
             input: A text, a message, or a sequence of messages.
             deps: Value that tools receive as `ctx.deps`; type checkers require it if the agent has a type of `deps`.
-            **options: `history`, `identity`, `signal` and `budget`; described in `RunOptions`.
+            **options: `history`, `identity`, `signal`, `budget` and `tags`; described in `RunOptions`.
 
         Raises:
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
@@ -239,7 +239,7 @@ class Agent(Subscribable, Generic[DepsT_contra, OutputT_co]):
             checkpoint: `RunResult.checkpoint` of the paused run. It is trusted: store it where nobody else can change
                 it.
             deps: Value that tools receive as `ctx.deps`, as in `run`.
-            **options: `decisions`, `results`, `identity`, `signal`, `budget` and `claims`; described in
+            **options: `decisions`, `results`, `identity`, `signal`, `budget`, `tags` and `claims`; described in
                 `ResumeOptions`.
 
         Raises:

@@ -31,6 +31,7 @@ WORKER = """
 
     from pellucid import Agent
     from pellucid.durable import DurableRuns, open_store
+    from pellucid.durable.store import values
     from pellucid.testing import FunctionModel
 
     url, options, backend, max_expired_leases = sys.argv[1:]
@@ -42,13 +43,12 @@ WORKER = """
         await anyio.sleep(0.4)
         return "done"
 
-    class Decoder(json.JSONDecoder):
-        def decode(self, text, **options):
-            if "a value that ends the process" in text:
-                os._exit(1)
-            return super().decode(text, **options)
+    def from_json(text):
+        if "a value that ends the process" in text:
+            os._exit(1)
+        return json.loads(text)
 
-    json._default_decoder = Decoder()
+    values.from_json = from_json
 
     async def main():
         async with open_store(url, **json.loads(options), poll=0.1) as store:

@@ -146,7 +146,7 @@ def test_a_span_is_shown_with_its_content(stored: Stored, capsys: pytest.Capture
     assert "pellucid.phase: inference" in lines
     assert call(show.COMMAND, stored.path, stored.failed, "--span", "8", "--json") == 0
     span = json.loads(capsys.readouterr().out)["span"]
-    assert span.keys() == documented("span") | {"content"}
+    assert span.keys() == documented("span") | {"content", "log"}
     assert [message["role"] for message in span["content"]["request"]["messages"]] == ["user", "assistant", "tool"]
     assert call(show.COMMAND, stored.path, stored.completed, "--json", "--content") == 0
     found = json.loads(capsys.readouterr().out)

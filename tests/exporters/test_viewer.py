@@ -486,10 +486,10 @@ async def test_costs_of_nested_runs_are_added_up(tmp_path: Path, capsys: pytest.
         page = await text_of(http, f"/runs/{rows['lead'].run_id}/")
         assert "$0.5 with 2 nested runs" in page
         assert "450 / 50 with 2 nested runs" in page
-    show.COMMAND.run(Namespace(store=store, run=rows["lead"].run_id, span=None, content=False, json=False))
+    show.COMMAND.run(Namespace(store=store, run=rows["lead"].run_id, span=None, content=False, logs=False, json=False))
     text = capsys.readouterr().out
     assert "180 in, 20 out, cost $0.001; with 2 nested runs 450 in, 50 out, cost $0.5" in text
-    show.COMMAND.run(Namespace(store=store, run=rows["inner"].run_id, span=None, content=False, json=False))
+    show.COMMAND.run(Namespace(store=store, run=rows["inner"].run_id, span=None, content=False, logs=False, json=False))
     assert f"agent     inner (shop), nested in {rows['lead'].run_id[:12]}" in capsys.readouterr().out
     lines = runs_command.run_table(StoreReader(store).runs())
     (line,) = [line for line in lines if "lead" in line]
@@ -517,5 +517,5 @@ async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path, capsys: pytest
         call = next(span for span in reader.spans(run_id) if span.name == "execute_tool researcher")
         assert f'href="/runs/{nested}/">run of researcher<' in (await http.get(f"/runs/{run_id}/{call.sequence}")).text
         assert "outer run" in (await http.get(f"/runs/{nested}/")).text
-    show.COMMAND.run(Namespace(store=store, run=run_id, span=None, content=False, json=False))
+    show.COMMAND.run(Namespace(store=store, run=run_id, span=None, content=False, logs=False, json=False))
     assert f"run of researcher  {nested[:12]}" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -136,6 +136,7 @@ class Transactions:
         changes = _NO_CHANGES
         result: T
 
+        @wraps(work)  # errors and tests name a transaction by its work
         def noted(transaction: Transaction) -> T:
             nonlocal changes, result
             result = work(transaction)
