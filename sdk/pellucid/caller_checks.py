@@ -1,4 +1,4 @@
-"""Errors about the arguments of a run, and names of options. Imported when one is wrong."""
+"""Checks of the arguments of a run, and names of options. A plain run imports it only when one is wrong."""
 
 from __future__ import annotations
 

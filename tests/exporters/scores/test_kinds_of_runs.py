@@ -88,7 +88,7 @@ async def page(path: Path, address: str, status: int = 200) -> str:
     [
         ("", ["shop"], "2 runs of judges and experiments are"),
         ("?kind=all", ["judge.polite", "shop"], None),
-        ("?kind=judge", ["judge.polite"], "2 runs"),
+        ("?kind=judge", ["judge.polite"], "2 runs of other kinds are"),
         ("?by=conversation", ["experiment/greetings", "judge/polite", "ticket-17"], None),
     ],
 )

@@ -108,8 +108,7 @@ def address_of(request: Request) -> Address:
             400, f"Runs are sorted by one of {', '.join(COLUMNS)}, or by {SCORE} and the name of a score."
         )
     _check_score(given["score"])
-    if given["kind"] not in {"", *IS_KIND}:
-        raise HTTPException(400, f"The kind must be one of {', '.join(IS_KIND)}.")
+    check_kind(given["kind"])
     name = parameters.get("range") or None
     if name is not None and name not in RANGES:
         raise HTTPException(400, f"The range must be one of {', '.join(RANGES)}.")
@@ -126,6 +125,16 @@ def address_of(request: Request) -> Address:
         zone=Zone(parameters.get("zone")),
         column=parameters.get("column") or None,
     )
+
+
+def check_kind(kind: str) -> None:
+    """Check a kind of runs that an address names, if it does.
+
+    Raises:
+        HTTPException: 400, there is no such kind.
+    """
+    if kind not in {"", *IS_KIND}:
+        raise HTTPException(400, f"The kind must be one of {', '.join(IS_KIND)}.")
 
 
 def _check_score(text: str) -> None:

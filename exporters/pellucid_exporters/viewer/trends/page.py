@@ -16,7 +16,7 @@ from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import AGENT, ALL
 from pellucid_exporters.stored.run_groups import DIMENSIONS, RunGroup
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.runs.address import IS_KIND
+from pellucid_exporters.viewer.runs.address import check_kind
 from pellucid_exporters.viewer.trends.lines import largest, lines
 from pellucid_exporters.viewer.trends.scores import score_values
 from pellucid_exporters.viewer.trends.versions import comparison_of, first_of, parts_of, versions_before
@@ -81,9 +81,9 @@ def trends_page(request: Request) -> Response:
     by, order = parameters.get("by") or "agent", parameters.get("sort") or "cost"
     if by not in DIMENSIONS or order not in MEASURES:
         raise HTTPException(400, f"Trends are by {', '.join(DIMENSIONS)}, in the order of {', '.join(MEASURES)}.")
-    kind = parameters.get("kind") or (ALL if by == "conversation" else AGENT)
-    if kind not in IS_KIND:
-        raise HTTPException(400, f"The kind must be one of {', '.join(IS_KIND)}.")
+    asked = parameters.get("kind") or ""
+    check_kind(asked)
+    kind = asked or (ALL if by == "conversation" else AGENT)
     window, name, zone = range_of(request, "7d"), parameters.get("name") or None, Zone(parameters.get("zone"))
     reader, within = reader_of(request), (by, name) if name is not None else None
     step = (window.until - window.since) // STEPS + 1
@@ -93,7 +93,6 @@ def trends_page(request: Request) -> Response:
     ]
     whole = [reader.groups(None, *period, within=within, kind=kind) for period in _periods(window)]
     named = [reader.groups(by, *period, kind=kind) for period in _periods(window)]
-    everything = reader.groups(None, window.since, window.until, within=within, has_durations=False)
     movers = _movers(named, _cache(request, window) if by == "hub" else {})
     known = first_of(named)
     found = reader.groups("agent", window.before, window.until) if by == "version" else []
@@ -105,8 +104,9 @@ def trends_page(request: Request) -> Response:
         "by": by,
         "order": order,
         "name": name,
-        "kind": parameters.get("kind") or None,
-        "hidden": sum(group.runs for group in everything) - sum(group.runs for group in whole[1]),
+        "kind": asked or None,
+        "is_of_agents": kind == AGENT,
+        "hidden": _hidden(reader, window, within, whole[1]) if kind != ALL else 0,
         "window": window,
         "zone": zone,
         "dimensions": DIMENSIONS,
@@ -121,6 +121,12 @@ def trends_page(request: Request) -> Response:
         "charts": {measure: _chart(over_time, measure) for measure in MEASURES},
     }
     return render(request, "trends.html", values)
+
+
+def _hidden(reader: Reader, window: Range, within: tuple[str, str] | None, counted: Sequence[RunGroup]) -> int:
+    """Return how many runs of the window are of other kinds than those that are counted."""
+    everything = reader.groups(None, window.since, window.until, within=within, has_durations=False)
+    return sum(group.runs for group in everything) - sum(group.runs for group in counted)
 
 
 def _periods(window: Range) -> tuple[tuple[int, int], tuple[int, int]]:
