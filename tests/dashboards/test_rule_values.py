@@ -515,15 +515,18 @@ def test_a_low_slo_pages_when_all_requests_are_slow(trial: Make) -> None:
 
 
 def test_an_alert_names_what_the_hub_declares(trial: Make) -> None:
-    """Owner as a label, address and runbook as annotations; also after the process that declared them has gone."""
+    """Owner as a label, address, runbook and objective as annotations; also after a scrape of its process has failed."""
     declared = 'pellucid_hub_owner="payments",pellucid_hub_runbook="https://wiki/rube",server_address="rube.example"'
     silence = gauge("hub_unanswered_age_seconds", 0)
-    info = {f"pellucid_hub_info{{{RUBE},{declared}}}": [*level((1, 60)), STALE]}
+    info = {
+        f"pellucid_hub_info{{{RUBE},{declared}}}": [*level((1, 60)), STALE],
+        **{name: [*values[:60], STALE] for name, values in OBJECTIVE.items()},
+    }
     found = trial({f"{DURATION}_count{{{HERE},{ASKED % 'failed'}}}": grow((2, 90)), **silence, **info})
     alert = ALERTS["ToolHubDown", "page"]
     annotations = {
         "summary": "Tool hub rube (shop) is down: 20 requests to it in 10m failed; it has had no success since its "
-        "processes started; the limit is 10 min, its latency objective none declared.",
+        "processes started; the limit is 10 min, its latency objective 200ms.",
         "description": alert.description,
         "runbook_url": runbook_url("ToolHubDown", HUB),
         "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider=rube",

@@ -266,7 +266,8 @@ def test_scaling_leaves_thresholds_alone() -> None:
 def test_scaled_alerts_say_their_own_windows() -> None:
     """A drill's page of the last 3 s does not speak of 5 min."""
     for rule in (rule for group in all_groups(Context(scale=0.01)) for rule in group.rules if isinstance(rule, Alert)):
-        assert not re.search(r"\b(5m|10m|30m|1h|6h|\d+ min)\b", rule.summary + rule.description), rule.name
+        said = re.sub("`[^`]*`", "", rule.summary + rule.description)  # without the queries of templates
+        assert not re.search(r"\b(5m|10m|30m|1h|6h|\d+ min)\b", said), rule.name
 
 
 @pytest.mark.prometheus

@@ -47,7 +47,7 @@ _PROVIDER: Final = label(semconv.PROVIDER_ID)
 _OWN: Final = (JOB, _PROVIDER)
 _PROCESS: Final = f"{HUB}, {INSTANCE}"
 _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
-_DECLARED: Final = queried(f"max({OBJECTIVE}{{%s}})", _OWN, "humanizeDuration", "none declared")
+_DECLARED: Final = words.objective_of(OBJECTIVE, _OWN)
 _P95: Final = queried(f"{P95}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 _NAMES: Final = {seconds: name for name, seconds in WINDOWS.items()}

@@ -31,9 +31,7 @@ _SUBJECT: Final = by(semconv.MCP_SERVER_NAME, semconv.MCP_METHOD_NAME, semconv.T
 _SAYS: Final = f"Tool server {words.value_of(_NAME)} ({words.value_of(JOB)})"
 _WORK: Final = f"{words.value_of(label(semconv.MCP_METHOD_NAME))} {words.value_of(label(semconv.TOOL_NAME))}"
 _DASHBOARD: Final = words.dashboard("pellucid-tool-servers", server=_NAME)
-_OBJECTIVE: Final = words.queried(
-    f"max({select(SERVER_OBJECTIVE)}{{%s}})", (JOB, _NAME), "humanizeDuration", "none declared"
-)
+_OBJECTIVE: Final = words.objective_of(select(SERVER_OBJECTIVE), (JOB, _NAME))
 
 
 def server_records(context: Context) -> Iterator[Record]:

@@ -45,6 +45,11 @@ def declared(name: str, otherwise: str = "") -> str:
     return f'{found}{{{{ . | first | label "{name}" }}}}{{{{ else }}}}{otherwise}{{{{ end }}}}'
 
 
+def objective_of(series: str, labels: Sequence[str]) -> str:
+    """Return a template of the objective that processes declared in the last hour; a failed scrape keeps it."""
+    return queried(f"max(last_over_time({series}{{%s}}[1h]))", labels, "humanizeDuration", "none declared")
+
+
 def dashboard(uid: str, **variables: str) -> str:
     """Return the path of a dashboard with the service and variables set, each by the name of a label."""
     chosen = {"service": JOB, **variables}
