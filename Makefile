@@ -32,7 +32,12 @@ test: export PYTHONDONTWRITEBYTECODE :=
 # A whole run is shared by one process more than there are cores, because many tests wait for a server; a selection needs
 # no more than one.
 test: $(VENV)/dev ## Run the test suite; arguments: make test ARGS="-k stream".
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=$(WORKERS) --dist=worksteal)
+ifdef ARGS
+	@$(BIN)/python -m pytest $(ARGS)
+else
+	@failed=0; $(BIN)/python -m pytest -m "not stack and not alone" --numprocesses=$(WORKERS) --dist=worksteal || failed=$$?; \
+		$(BIN)/python -m pytest tests/dashboards -m alone || failed=$$?; exit $$failed
+endif
 
 check: $(VENV)/dev ## Lint, check types, layers and format.
 	$(BIN)/ruff check .

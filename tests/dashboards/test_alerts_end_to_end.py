@@ -23,7 +23,7 @@ from support.observatory import TRACES, Observatory, observatory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
+pytestmark = [pytest.mark.alone, pytest.mark.integration, pytest.mark.prometheus]
 
 SCALE: Final = 0.02
 THRESHOLDS: Final = Thresholds(

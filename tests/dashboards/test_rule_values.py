@@ -515,7 +515,7 @@ def test_a_low_slo_pages_when_all_requests_are_slow(trial: Make) -> None:
 
 
 def test_an_alert_names_what_the_hub_declares(trial: Make) -> None:
-    """Owner as a label, address, runbook and objective as annotations; also after a scrape of its process has failed."""
+    """Owner as a label, address, runbook and objective as annotations; also after a scrape has failed."""
     declared = 'pellucid_hub_owner="payments",pellucid_hub_runbook="https://wiki/rube",server_address="rube.example"'
     silence = gauge("hub_unanswered_age_seconds", 0)
     info = {
