@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import pytest
@@ -30,7 +30,7 @@ from support.prometheus_server import prometheus_server, scrape_config
 from support.promql import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pellucid_exporters import Telemetry
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from support.nats_server import NATSServer
     from support.prometheus_server import PrometheusServer
     from support.promql import Selector
+
+T = TypeVar("T")
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.prometheus]
 
@@ -127,7 +129,14 @@ def alert_rules(folder: Path) -> Path:
     return file
 
 
-ask: Final = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
+def exemplars_of(server: PrometheusServer, asked: Asked) -> list[dict[str, Any]]:
+    """Return the exemplars that a query shows."""
+    return server.exemplars(asked.filled_in())
+
+
+async def ask(question: Callable[[Asked], T], asked: Asked) -> T:
+    """Return the answer of a server to a question about a query."""
+    return await anyio.to_thread.run_sync(question, asked, abandon_on_cancel=True)
 
 
 async def test_no_panel_is_empty_in_a_normal_run() -> None:
@@ -189,7 +198,7 @@ async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
                     await changing(telemetry, hub)
                     await connecting(telemetry)
                     await durable.once()
-                    while left and await ask(found.has, left[0]):
+                    while left and bool(await ask(found.has, left[0])):
                         del left[0]
                 assert [str(each) for each in misspelt if not await ask(found.unfilled, each)] == []
             tasks.cancel_scope.cancel()
@@ -211,7 +220,7 @@ async def test_exemplars_of_queries_lead_to_traces(tmp_path: Path) -> None:
                 durable = Durable(telemetry, store)
                 tasks.start_soon(durable.runs.work)
                 for server, asked in product((found.classic, found.native), left):
-                    while not (exemplars := await ask(server.exemplars, asked.filled_in())):
+                    while not (exemplars := await ask(partial(exemplars_of, server), asked)):
                         await normal(telemetry, hub)
                         await tools.once()
                         await connecting(telemetry)

@@ -518,11 +518,9 @@ def test_an_alert_names_what_the_hub_declares(trial: Make) -> None:
     """Owner as a label, address, runbook and objective as annotations; also after a scrape has failed."""
     declared = 'pellucid_hub_owner="payments",pellucid_hub_runbook="https://wiki/rube",server_address="rube.example"'
     silence = gauge("hub_unanswered_age_seconds", 0)
-    info = {
-        f"pellucid_hub_info{{{RUBE},{declared}}}": [*level((1, 60)), STALE],
-        **{name: [*values[:60], STALE] for name, values in OBJECTIVE.items()},
-    }
-    found = trial({f"{DURATION}_count{{{HERE},{ASKED % 'failed'}}}": grow((2, 90)), **silence, **info})
+    info = {f"pellucid_hub_info{{{RUBE},{declared}}}": [*level((1, 60)), STALE]}
+    objective = {name: [*values[:60], STALE] for name, values in OBJECTIVE.items()}
+    found = trial({f"{DURATION}_count{{{HERE},{ASKED % 'failed'}}}": grow((2, 90)), **silence, **info, **objective})
     alert = ALERTS["ToolHubDown", "page"]
     annotations = {
         "summary": "Tool hub rube (shop) is down: 20 requests to it in 10m failed; it has had no success since its "

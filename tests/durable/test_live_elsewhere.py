@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, Limits
+from pellucid import Agent, Limits, ToolCall
 from pellucid.durable import DurableRuns, RunDelta, RunEvent
 from pellucid.models import ModelDelta
 from support.live_runs import AGAIN, LiveModel, deltas, said, text_of, until_read
+from support.lossy_proxy import lossy_proxy
 from support.processes import PATIENCE
+from support.stores import Location
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
-    from support.stores import Location
+    from pellucid import ModelRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+STEPS = 2
+"""Model calls of a worker before its reader's database listens."""
 
 
 @pytest.mark.parametrize("text", ["It's 20,000 \\ characters\x00 \U0001f600", "short"], ids=["long", "short"])
@@ -55,3 +61,38 @@ async def test_a_reader_in_another_process(location: Location, text: str) -> Non
     else:
         assert text_of(deltas(seen)).startswith(long)
     assert answer.data["content"] == f"{long}."
+
+
+@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+async def test_a_reader_listens_before_it_is_announced(location: Location, tmp_path: Path) -> None:
+    """A worker that streams at once loses no piece, however long the reader's database takes to listen."""
+    assert location.server is not None
+    with lossy_proxy(tmp_path, location.server.folder) as proxy:
+        proxy.hold(b"LISTEN")
+        is_read = anyio.Event()
+
+        async def answer(_request: ModelRequest) -> AsyncIterator[Any]:
+            if model.calls[-1] == "stream":
+                yield ModelDelta("text", "Hello.")
+                proxy.release()
+                await is_read.wait()
+                yield "Hello."
+            else:
+                if len(model.calls) == STEPS:
+                    proxy.release()
+                yield ToolCall("again")
+
+        model = LiveModel(answer)
+        agent = Agent("a", model=model, tools=[AGAIN], limits=Limits(max_iterations=100_000))
+        reader_store = Location(proxy.url, location.options).open()
+        with anyio.fail_after(PATIENCE):
+            async with location.open() as worker_store, reader_store, anyio.create_task_group() as tasks:
+                worker, reader = DurableRuns(worker_store, [agent]), DurableRuns(reader_store, [])
+                run_id = await reader.submit("a", "Hi")
+                tasks.start_soon(worker.work)
+                async with reader.stream(run_id) as events:
+                    async for event in events:
+                        if isinstance(event, RunDelta):
+                            is_read.set()
+                tasks.cancel_scope.cancel()
+        assert model.calls.index("stream") >= STEPS

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that loses the answer to a commit: the client cannot know whether it happened."""
+"""A proxy before PostgreSQL that loses the answer to a commit, or is slow to pass a message on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class LossyProxy:
         self._server = server / _SOCKET
         self._loses = threading.Event()
         self._message = b""
+        self._held = b""
+        self._is_released = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / _SOCKET))
         self._listener.listen()
@@ -36,6 +38,14 @@ class LossyProxy:
         """
         self._message = message
         self._loses.set()
+
+    def hold(self, message: bytes) -> None:
+        """Pass messages of clients with this part on after `release` only."""
+        self._held = message
+
+    def release(self) -> None:
+        """Pass on what is held, and hold nothing more."""
+        self._is_released.set()
 
     def serve(self) -> None:
         """Accept clients until the proxy is closed."""
@@ -58,6 +68,8 @@ class LossyProxy:
                 if not is_server and self._loses.is_set() and self._message in data:
                     self._loses.clear()
                     is_lost.set()
+                if not is_server and self._held and self._held in data:
+                    self._is_released.wait()
                 if is_server and is_lost.is_set():
                     break
                 target.sendall(data)

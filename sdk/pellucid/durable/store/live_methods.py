@@ -19,6 +19,8 @@ _EVENT_POLLS: Final = 10
 """Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
 notification of them, while the expiry of a lease, which makes work, never has one."""
 
+_LISTENING: Final = ("listening", "")
+"""Key of which nobody notifies: it is woken with all others, once the database listens."""
 
 _CLOCK_INTERVAL: Final = 60.0
 """Seconds for which a reading of the database's clock is used, with the time that has passed since."""
@@ -78,6 +80,14 @@ class LiveMethods(Transactions):
         """Call a function with each message on a channel from now on, in a thread; it must raise nothing."""
         self._wakeups.receivers[channel] = receiver
         self._watch()
+
+    async def listen(self) -> None:
+        """Wait until messages arrive, for as long as the store is patient; then some may be lost."""
+
+        async def is_listening() -> bool:
+            return self._wakeups.is_listening
+
+        await self._wait([_LISTENING], is_listening, self._database.poll, self._patience)
 
     async def send(self, messages: Sequence[tuple[str, str]]) -> None:
         """Send texts on channels to the processes that receive them, this one included; they are not stored.

@@ -163,14 +163,16 @@ class PostgresDatabase:
         """Pass notifications on until the store is closed; raise if the connection is lost."""
         with self._connect() as connection:
             connection.execute(f"LISTEN {self._schema}")
-            wakeups.notify_all()  # commits without a listener are noticed now
             number = connection.fileno()
             selector.register(number, selectors.EVENT_READ)
             try:
+                wakeups.is_listening = True
+                wakeups.notify_all()  # commits without a listener are noticed now
                 while {key.fileobj for key, _ in selector.select()} == {number}:
                     for notification in connection.notifies(timeout=0):
                         _pass_on(wakeups, notification.payload)
             finally:
+                wakeups.is_listening = False
                 selector.unregister(number)
 
     def send(self, messages: Sequence[tuple[str, str]]) -> None:

@@ -62,10 +62,12 @@ class Wakeups:
     Attributes:
         receivers: Receivers of messages, by channels that have no waiters. They are called in the thread that listens,
             and raise nothing.
+        is_listening: Whether the notifications of other processes arrive.
     """
 
     def __init__(self) -> None:
         self.receivers: dict[str, Callable[[str], None]] = {}
+        self.is_listening = False
         self._lock = threading.Lock()
         self._waiters: dict[Key, set[Waiter]] = {}
         self._is_needed = threading.Event()

@@ -30,7 +30,9 @@ class StoreRelay:
             store.receive(_PIECES, received)
 
     async def follow(self, run_id: str) -> None:
-        """Do nothing."""
+        """Wait until pieces arrive: a worker may send the first ones as soon as it knows of a reader."""
+        if (store := self._store()) is not None:
+            await store.listen()
 
     def leave(self, run_id: str) -> None:
         """Do nothing."""
