@@ -1,7 +1,7 @@
 """Real applications break in every way that an alert is for, and people are told: by our rules and configuration.
 
-All scenes break at the same time and are mended at the same time; windows and waiting times are a fiftieth of those
-that are shipped.
+All scenes break at the same time and are mended at the same time; windows and waiting times are a twenty-fifth of
+those that are shipped.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.alone, pytest.mark.integration, pytest.mark.prometheus]
 
-SCALE: Final = 0.02
+SCALE: Final = 0.04
 THRESHOLDS: Final = Thresholds(
     hanging_after=2.0,
     model_slow=0.4,
     model_slow_min=3.0,
-    approvals_wait=300.0,
-    external_overdue=100.0,
-    durable_due=300.0,
-    durable_retrying=300.0,
+    approvals_wait=150.0,
+    external_overdue=50.0,
+    durable_due=150.0,
+    durable_retrying=150.0,
     tool_failing_min=3.0,
     server_slow_min=5.0,
     server_hanging_after=2.0,
@@ -73,7 +73,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "ExternalToolFailing": ({TOOL: "audit"}, ("Tool audit", "%", "limit is 20%")),
     "ExternalResultsRejected": ({TOOL: "count"}, ("Tool count", "results of its calls", "limit is 3")),
     "RunsNotContinuing": ({AGENT: "orphan", "severity": "page"}, ("Agent orphan", "has been due", "limit is 6 s")),
-    "WorkersBehind": ({AGENT: "busy"}, ("Agent busy", "wait for a worker", "limit is 0.2 s")),
+    "WorkersBehind": ({AGENT: "busy"}, ("Agent busy", "wait for a worker", "limit is 0.4 s")),
     "DurableRunsRetrying": ({AGENT: "patient"}, ("Agent patient", "have failed for", "limit is 6 s")),
     "DurableWorkersDying": ({AGENT: "mortal"}, ("Agent mortal", "taken over", "limit is 3")),
     "AgentProcessBusy": ({"job": "blocked"}, ("blocked is busy", "limit is 0.1 s")),
@@ -171,7 +171,7 @@ def test_an_alert_has_a_trace(broken: Observatory, name: str) -> None:
 def test_an_alert_is_over_when_things_are_well_again(mended: Observatory, name: str) -> None:
     """People are told that, too."""
     labels, _ = ALERTS[name]
-    mended.prometheus.until(lambda: mended.is_over({"alertname": name, **labels}), timeout=200.0)
+    mended.prometheus.until(lambda: mended.is_over({"alertname": name, **labels}), timeout=300.0)
 
 
 STILL_FIRING: Final = 'ALERTS{alertstate="firing", alertname!="Watchdog", burn!="steady"}'
@@ -179,13 +179,8 @@ STILL_FIRING: Final = 'ALERTS{alertstate="firing", alertname!="Watchdog", burn!=
 
 def test_nothing_is_left(mended: Observatory) -> None:
     """No alert fires any more, also none that came along with others, but for those of budgets, which look at 6 h."""
-    mended.prometheus.until(lambda: not mended.prometheus.query(STILL_FIRING), timeout=200.0)
-    mended.prometheus.until(lambda: set(outcomes(mended)) == {"resolved"})
-
-
-def outcomes(mended: Observatory) -> list[str]:
-    """Return what people were told last of each alert that looks at less than 6 h."""
-    return [status for labels, status in mended.last_told().items() if ("burn", "steady") not in labels]
+    mended.prometheus.until(lambda: not mended.prometheus.query(STILL_FIRING), timeout=300.0)
+    mended.until_over(("burn", "steady"))
 
 
 def test_nobody_is_told_of_what_is_normal(mended: Observatory) -> None:
@@ -206,4 +201,4 @@ def test_each_alert_that_there_is_has_a_scene(broken: Observatory) -> None:
 def test_each_recorded_series_has_data(mended: Observatory, name: str) -> None:
     """A rule whose expression has a name misspelt would record nothing."""
     found = f"last_over_time({name}[10m])"
-    mended.prometheus.until(lambda: mended.prometheus.query(found), timeout=200.0)  # a week begins two hours ago
+    mended.prometheus.until(lambda: mended.prometheus.query(found), timeout=300.0)  # a week begins two hours ago

@@ -56,7 +56,7 @@ OBJECTIVE: Final = 0.2
 SLOW: Final = 0.4
 SLOW_MODEL: Final = 0.6
 BLOCKED: Final = 0.2
-PAUSE: Final = 0.4
+PAUSE: Final = 0.8
 FEW: Final = 20
 """Seconds between two runs of an agent: what users do."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import pytest
 import yaml
 
 import pellucid_dashboards
@@ -26,7 +27,7 @@ from support.scene_process import SceneProcess
 
 FILES: Final = Path(pellucid_dashboards.__file__).parent / "files"
 TRACES: Final = "http://jaeger.example"
-INTERVAL: Final = "1s"
+INTERVAL: Final = "2s"
 Labels: TypeAlias = Mapping[str, str]
 
 
@@ -94,7 +95,7 @@ class Observatory:
         for name in ("hubs", "work", "durable", "blocked", "served"):
             self.applications[name].order("heal")
 
-    def told(self, status: str, labels: Labels, timeout: float = 200.0, annotation: str = "summary") -> dict[str, Any]:
+    def told(self, status: str, labels: Labels, timeout: float = 300.0, annotation: str = "summary") -> dict[str, Any]:
         """Return the first alert with these labels, this status and an annotation that people are told; wait for it."""
         notification = self.paged.until(lambda one: _find(one, status, labels, annotation) is not None, timeout)
         found = _find(notification, status, labels, annotation)
@@ -110,6 +111,16 @@ class Observatory:
         """Return whether the last that people were told of alerts with these labels is that they are resolved."""
         fitting = [status for found, status in self.last_told().items() if labels.items() <= dict(found).items()]
         return bool(fitting) and set(fitting) == {"resolved"}
+
+    def until_over(self, but: tuple[str, str], timeout: float = 200.0) -> None:
+        """Wait until the last that people were told of each alert, but those with a label, is that it is resolved."""
+        deadline = time.monotonic() + timeout
+        while left := [
+            labels for labels, status in self.last_told().items() if but not in labels and status != "resolved"
+        ]:
+            if time.monotonic() > deadline:
+                pytest.fail(f"people still believe in {left}")
+            time.sleep(0.05)
 
     def has_trace(self, trace_id: str) -> bool:
         """Wait until the collector has a trace; it gets spans a moment after they have ended."""
