@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -136,13 +137,16 @@ class Transactions:
         changes = _NO_CHANGES
         result: T
 
-        @wraps(work)  # errors and tests name a transaction by its work
         def noted(transaction: Transaction) -> T:
             nonlocal changes, result
             result = work(transaction)
             if self._listeners:
                 changes = transaction.changes
             return result
+
+        # Tests name a transaction by its work. `functools.wraps` takes longer than opening the transaction, as a
+        # `partial` lacks most of what it copies.
+        noted.__wrapped__ = work  # type: ignore[attr-defined]
 
         async def attempt() -> T:
             nonlocal is_repeat
@@ -184,7 +188,7 @@ class Transactions:
 
     async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a transaction that was lost, for as long as the store is patient."""
-        until = anyio.current_time() + self._patience
+        until = time.monotonic() + self._patience
         delay = 0.02
         is_outcome_unknown = False
         while True:
@@ -192,7 +196,7 @@ class Transactions:
                 return await attempt()
             except TransactionLost as lost:
                 is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
-                if not lost.is_transient or anyio.current_time() + delay > until:
+                if not lost.is_transient or time.monotonic() + delay > until:
                     reason = FULL_DISK if lost.is_full else "is not available"
                     raise StoreUnavailable(
                         self._database.name, is_outcome_unknown=is_outcome_unknown, reason=reason
