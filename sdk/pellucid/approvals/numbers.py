@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
+from pellucid.json_text import JSONText
 from pellucid.types import JSONValue
 
-_CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False)
+_CANONICAL: Final = JSONText(sort_keys=True, allow_nan=False)
 _FLOAT: Final = re.compile(r"[0-9][.e]")  # also within texts
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import JSONResponse
 
+from pellucid.json_text import JSONText
+
 DEPRECATED: Final[Mapping[str, str]] = {"Deprecation": "@1795737600"}
 """Header of answers to requests with an old name of a member (RFC 9745): read until the next minor version."""
 
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ENCODER: Final = JSONText(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class JSONAnswer(JSONResponse):

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from pellucid.durable.store.records import CallRecord, Failures, JournalEntry, RunRecord, RunStatus, StoredEvent
+from pellucid.json_text import JSONText
 from pellucid.types import JSONValue
 
 Row: TypeAlias = Mapping[str, Any]
@@ -28,9 +29,9 @@ class Encoded(str):
     __slots__ = ()
 
 
-_TEXT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_ASCII: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
+_TEXT: Final = JSONText(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII: Final = JSONText(allow_nan=False, separators=(",", ":"))
+_CANONICAL: Final = JSONText(sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def dump(value: JSONValue) -> str:
