@@ -19,7 +19,9 @@ def canonical(value: JSONValue) -> str:
         TypeError, ValueError, RecursionError: the value is not JSON.
     """
     text = _CANONICAL.encode(value)
-    return _CANONICAL.encode(integral(value)) if _FLOAT.search(text) else text
+    # A float has one of these, for which a text is searched in a tenth of the time.
+    may_have_floats = "." in text or "e+" in text or "e-" in text
+    return _CANONICAL.encode(integral(value)) if may_have_floats and _FLOAT.search(text) else text
 
 
 def integral(value: JSONValue) -> JSONValue:

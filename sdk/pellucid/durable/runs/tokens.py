@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic_core import from_json
+
 from pellucid.errors import ConfigError
 from pellucid.module_names import renamed
 from pellucid.text import shown_url
@@ -118,8 +120,9 @@ class CallTokens:
         if not any(matches):
             return None
         try:
-            found: JSONValue = json.loads(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)).decode())
-        except (ValueError, RecursionError):  # signed by another program with the same key
+            # A fifth of the instructions of `json.loads`.
+            found: JSONValue = from_json(base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)))
+        except ValueError:  # signed by another program with the same key
             return None
         return found
 
