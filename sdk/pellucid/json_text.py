@@ -38,14 +38,15 @@ class JSONText:
 
 
 def _c_encoder(encoder: json.JSONEncoder) -> Callable[[Any, int], tuple[str, ...]] | None:
-    """Return the part in C, without its check for values that contain themselves; None if this Python has none."""
+    """Return the part in C, without its check for values that contain themselves; None if this Python has another."""
     source: Any = json.encoder
-    if source.c_make_encoder is None:
-        return None
     text = source.encode_basestring_ascii if encoder.ensure_ascii else source.encode_basestring
     separators = encoder.key_separator, encoder.item_separator
     flags = encoder.sort_keys, encoder.skipkeys, encoder.allow_nan
-    parts: Callable[[Any, int], tuple[str, ...]] = source.c_make_encoder(
-        None, encoder.default, text, None, *separators, *flags
-    )
+    try:
+        parts: Callable[[Any, int], tuple[str, ...]] = source.c_make_encoder(
+            None, encoder.default, text, None, *separators, *flags
+        )
+    except TypeError:
+        return None
     return parts
