@@ -57,7 +57,7 @@ class SpanRecord:
     parent_span_id: bytes | None
     start: int
     duration: int | None
-    shape: tuple[Any, ...]
+    shape: shapes.Shape
     iteration: int | None
     values: bytes
     digests: bytes | None

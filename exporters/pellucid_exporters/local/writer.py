@@ -24,7 +24,7 @@ from pellucid_exporters.local.run_rows import changes_of
 from pellucid_exporters.local.schema import UnusableStore
 from pellucid_exporters.local.score_rows import run_of_score
 from pellucid_exporters.local.score_schema import SCORE
-from pellucid_exporters.local.shapes import definition_of
+from pellucid_exporters.local.shapes import Shape, definition_of
 from pellucid_exporters.local.text_index import add_due
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class StoreWriter:
 
     def _reset(self) -> None:
         self._process_id: int | None = None
-        self._shapes: dict[tuple[Any, ...], int] = {}
+        self._shapes: dict[Shape, int] = {}
         self._bodies.forget()
         self._hubs.forget()
         self._beat_at = 0.0
@@ -314,7 +314,7 @@ class StoreWriter:
         ids = (record.span_id, record.parent_span_id, record.trace_id)
         return (key, record.start, *ids, shape, record.iteration, record.values, record.digests, process)
 
-    def _shape(self, connection: sqlite3.Connection, shape: tuple[Any, ...]) -> int:
+    def _shape(self, connection: sqlite3.Connection, shape: Shape) -> int:
         number = self._shapes.get(shape)
         if number is None:
             definition = definition_of(shape)
