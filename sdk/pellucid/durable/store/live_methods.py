@@ -85,7 +85,7 @@ class LiveMethods(Transactions):
         """Wait until messages arrive, for as long as the store is patient; then some may be lost."""
 
         async def is_listening() -> bool:
-            return self._wakeups.is_listening
+            return self._wakeups.is_listening or not self.can_send
 
         await self._wait([_LISTENING], is_listening, self._database.poll, self._patience)
 
