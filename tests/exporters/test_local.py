@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import anyio
 import anyio.to_thread
@@ -172,6 +173,28 @@ def test_attributes_are_those_of_the_span(path: Path) -> None:
         assert counted(telemetry, "errors") == 1
         (span,) = StoreReader(path).spans("")
     assert span.attributes == {"text": "é�", "yes": True, "number": 2.5, "list": ["a", "b"], "one": 1}
+
+
+def test_values_that_are_not_what_their_names_say(path: Path) -> None:
+    """Labels, digests and ids of runs of any type and length are read as they were, beside usual ones."""
+    digest, long = "0123456789abcdef" * 2, "x" * 101
+    usual: dict[str, Any] = {semconv.PHASE: "run", semconv.INPUT_DIGEST: digest, semconv.OUTPUT_DIGEST: digest[::-1]}
+    odd: list[dict[str, Any]] = [
+        *({semconv.PHASE: value} for value in (1, True, 1.0, "1")),
+        *({semconv.INPUT_DIGEST: value} for value in (5, digest.upper(), digest + "0", f"{digest}\n", "")),
+        {semconv.INPUT_DIGEST: digest[2:], semconv.OUTPUT_DIGEST: digest + "01"},
+        {semconv.RUN_ID: 5},
+    ]
+    with storing(Local(path, max_age=math.inf)) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        given = [usual, *({**usual, **values} for values in odd), {**usual, semconv.PHASE: long, "text": long}, usual]
+        for number, attributes in enumerate(given):
+            tracer.start_span("odd", attributes=attributes, start_time=number).end(number)
+        assert telemetry.flush()
+        assert counted(telemetry, "errors") == 0
+    *found, large, last = StoreReader(path).spans("")
+    assert [repr(dict(span.attributes)) for span in (*found, last)] == [repr(values) for values in (*given[:-2], usual)]
+    assert large.attributes[semconv.PHASE] == large.attributes["text"] == {"$body": ANY}
 
 
 @pytest.mark.anyio

@@ -45,10 +45,10 @@ def catalog_record(listing: CatalogListing) -> CatalogRecord | None:
     return CatalogRecord(bytes.fromhex(listing.digest), pack(utf8(text))) if text is not None else None
 
 
-def write_catalogs(connection: sqlite3.Connection, records: Iterable[object]) -> None:
-    """Write the catalogues among some records."""
+def write_catalogs(connection: sqlite3.Connection, records: Iterable[CatalogRecord]) -> None:
+    """Write catalogues."""
     used = int(time.time()) + FRESH
-    rows = [(record.digest, used, record.content) for record in records if isinstance(record, CatalogRecord)]
+    rows = [(record.digest, used, record.content) for record in records]
     if rows:
         connection.executemany(_CATALOG, rows)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid import semconv
+from pellucid.semconv.names import DISCOVERY, PHASE, REPLAY_OF
 from pellucid_exporters.local.bodies import storable
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class HubMinutes:
         requests: dict[tuple[int, str, str, int], _Requests] = {}
         for record in spans:
             facts = record.facts
-            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY or semconv.REPLAY_OF in facts:
+            if not record.is_own or facts[PHASE] != DISCOVERY or REPLAY_OF in facts:
                 continue
             place = keys[record.run_id][0], record.span_id
             minute = (record.start + (record.duration or 0)) // MINUTE
@@ -100,7 +101,9 @@ class HubMinutes:
                 minute = (sent + round(seconds * 1e9)) // MINUTE
                 outcome = storable(str(request.get(semconv.OUTCOME)))
                 key = (minute, _hub(request), outcome, bisect_left(BOUNDS, seconds))
-                requests.setdefault(key, _Requests()).add(seconds, request, place)
+                if (row := requests.get(key)) is None:
+                    row = requests[key] = _Requests()
+                row.add(seconds, request, place)
         connection.executemany(_DISCOVERY, [(*key, *counts) for key, counts in discoveries.items()])
         connection.executemany(_REQUEST, [(*key, *row.columns()) for key, row in requests.items()])
         self._write_objectives(connection, self._objectives())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pellucid import semconv
+from pellucid.semconv.names import PHASE, RUN, RUN_ID
 from pellucid_exporters.local.bodies import storable
 
 if TYPE_CHECKING:
@@ -34,23 +34,27 @@ class Membership:
             run_id = self._run_above(span) or self._traces.get(trace_id, "")
         else:
             if trace_id not in self._traces:
-                _put(self._traces, trace_id, run_id)
-            if attributes.get(semconv.PHASE) == semconv.RUN and (above := self._run_above(span)) != run_id:
+                self._traces[trace_id] = run_id
+                if len(self._traces) > MOST_KNOWN:
+                    _forget_oldest(self._traces)
+            if attributes.get(PHASE) == RUN and (above := self._run_above(span)) != run_id:
                 run_above = above or None
         found = run_id, run_above
-        _put(self._open, context.span_id, found)
+        self._open[context.span_id] = found
+        if len(self._open) > MOST_KNOWN:
+            _forget_oldest(self._open)
         return found
 
     def _run_above(self, span: ReadableSpan) -> str:
         above = span.parent
         return self._open.get(above.span_id, _NONE)[0] if above is not None else ""
 
-    def end(self, span: ReadableSpan) -> tuple[str, str | None]:
-        """Return the same of a span that has ended."""
+    def end(self, span: ReadableSpan, attributes: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Return the same of a span that has ended, with these attributes."""
         context = span.context
         assert context is not None  # it was sampled
         started, run_above = self._open.pop(context.span_id, _NONE)
-        return _named_run(span.attributes or {}) or started or self._traces.get(context.trace_id, ""), run_above
+        return _named_run(attributes) or started or self._traces.get(context.trace_id, ""), run_above
 
     def of(self, trace_id: int, span_id: int) -> str:
         """Return the run of an open span, or else of its trace; an empty text if there is none."""
@@ -59,11 +63,11 @@ class Membership:
 
 def _named_run(attributes: Mapping[str, Any]) -> str:
     """Return the id of the run that a span names, or an empty text."""
-    run_id = attributes.get(semconv.RUN_ID)
-    return storable(run_id) if isinstance(run_id, str) else ""
+    run_id = attributes.get(RUN_ID)
+    if not isinstance(run_id, str):
+        return ""
+    return run_id if run_id.isascii() else storable(run_id)
 
 
-def _put(known: dict[int, Any], key: int, value: Any) -> None:
-    known[key] = value
-    if len(known) > MOST_KNOWN:
-        del known[next(iter(known))]
+def _forget_oldest(known: dict[int, Any]) -> None:
+    del known[next(iter(known))]

@@ -6,7 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.trace import TraceFlags
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event, InferenceDelta
@@ -17,7 +18,7 @@ from pellucid_exporters.local.catalogs import FRESH, catalog_record
 from pellucid_exporters.local.hub_minutes import Objectives
 from pellucid_exporters.local.log_lines import LogLine, LogLines
 from pellucid_exporters.local.membership import Membership
-from pellucid_exporters.local.records import StartRecord, event_record, span_record
+from pellucid_exporters.local.records import StartRecord, copied, event_record, span_record
 from pellucid_exporters.local.writer import StoreWriter
 from pellucid_exporters.spool import Spool
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.sdk.trace import Span
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import CatalogSink, Listener
@@ -40,6 +41,8 @@ PATIENCE: Final = 2.0
 
 LINES: Final = 0.5
 """Share of the queue that log lines may take: there may be any number of them, and spans matter more."""
+
+_SAMPLED: Final = TraceFlags.SAMPLED
 
 LISTENED: Final = sorted(
     set(EVENTS)
@@ -107,12 +110,13 @@ class LocalProcessor(SpanProcessor):
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Queue the start of a sampled span."""
         context = span.get_span_context()
-        if context.trace_flags.sampled:
+        if context.trace_flags & _SAMPLED:
             self._spool.put(_Start(span), 0)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a sampled span."""
-        if span.context is not None and span.context.trace_flags.sampled:
+        context = span.context
+        if context is not None and context.trace_flags & _SAMPLED:
             self._spool.put(span, _text_of(span))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -146,12 +150,13 @@ class LocalProcessor(SpanProcessor):
         """Return the record of an item; nothing for starts of spans that have ended, or are of other libraries."""
         if isinstance(item, _Start):
             return self._start_record(item.span)
-        if isinstance(item, CatalogListing):
-            return self._catalog_record(item)
-        if type(item) is LogLine:  # faster than isinstance(), and nearly all items are spans
+        if isinstance(item, ReadableSpan):
+            attributes = copied(item.attributes)
+            return span_record(item, *self._runs.end(item, attributes), attributes)
+        if type(item) is LogLine:
             item.run_id = self._runs.of(int.from_bytes(item.trace_id, "big"), int.from_bytes(item.span_id, "big"))
             return item
-        return event_record(item) if isinstance(item, Event) else span_record(item, *self._runs.end(item))
+        return self._catalog_record(item) if isinstance(item, CatalogListing) else event_record(item)
 
     def _catalog_record(self, listing: CatalogListing) -> Record | bytes:
         if not self._listings.is_new(listing, _period()):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import SpanKind, StatusCode
 
 from pellucid import semconv
+from pellucid.semconv.names import ITERATION, PHASE, SCOPE
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.local import shapes
 from pellucid_exporters.local.schema import LARGEST
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pellucid.events import Event
 
 _OVERHEAD: Final = 200
+_UNSET: Final = StatusCode.UNSET  # reading a member from its class takes longer than the comparison
+_INTERNAL: Final = SpanKind.INTERNAL
 _STATUS: Final = {code: code.name.lower() for code in StatusCode}
 _KINDS: Final = {kind: kind.name.lower() for kind in SpanKind}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -103,8 +106,16 @@ class EventRecord:
         return _OVERHEAD + len(self.payload) + sum(map(len, self.bodies.values()))
 
 
-def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = None) -> SpanRecord:
+def span_record(
+    span: ReadableSpan, run_id: str, parent_run_id: str | None = None, attributes: dict[str, Any] | None = None
+) -> SpanRecord:
     """Return the record of a span; without a duration if it has not ended.
+
+    Args:
+        span: The span.
+        run_id: Id of its run; empty if it belongs to none.
+        parent_run_id: On the span of a run: the run to whose tool call it belongs.
+        attributes: Its attributes, if they have been copied.
 
     Raises:
         ValueError: its times are out of range.
@@ -115,22 +126,25 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     if not 0 <= start <= LARGEST or (end is not None and not 0 <= end <= LARGEST):
         raise ValueError(f"a span from {start} to {end}")
     of = scope.name if scope is not None else ""
-    facts = _copied(span.attributes)
+    facts = attributes if attributes is not None else copied(span.attributes)
     bodies: dict[bytes, bytes] = {}
     values: list[Any] = []
     name, status, events = span.name, span.status, span.events
-    if of != semconv.SCOPE:
+    if of != SCOPE:
         name, values = shapes.FREE, [name]
     kind, code, error = span.kind, status.status_code, status.description
     head = (  # the hash of an enumeration's member is slow
         name,
-        "internal" if kind is SpanKind.INTERNAL else _KINDS[kind],
+        "internal" if kind is _INTERNAL else _KINDS[kind],
         of,
-        "unset" if code is StatusCode.UNSET else _STATUS[code],
+        "unset" if code is _UNSET else _STATUS[code],
     )
+    duration = None
+    if end is not None:
+        duration = end - start if end > start else 0  # the clock may have been set back
     shape, digests = shapes.split(head, facts, values, bodies)
-    iteration, phase = facts.get(semconv.ITERATION), facts.get(semconv.PHASE)
-    is_own = of == semconv.SCOPE and phase in PHASES
+    iteration, phase = facts.get(ITERATION), facts.get(PHASE)
+    is_own = of == SCOPE and phase in PHASES
     return SpanRecord(  # by position, in half of the time
         run_id,
         parent_run_id,
@@ -138,7 +152,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         context.span_id.to_bytes(8, "big"),
         parent.span_id.to_bytes(8, "big") if parent is not None else None,
         start,
-        max(0, end - start) if end is not None else None,  # less than 0: the clock was set back
+        duration,
         shape,
         iteration if type(iteration) is int and 0 <= iteration <= LARGEST else None,
         plain_json(values),
@@ -152,7 +166,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     )
 
 
-def _copied(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+def copied(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return attributes as a plain object, which is read many times faster than what the SDK has."""
     copy = getattr(attributes, "copy", None)
     found = copy() if copy is not None else attributes or {}
@@ -206,7 +220,7 @@ def _extra(
             {
                 "time": event.timestamp,
                 "name": event.name,
-                "attributes": shapes.lighten(dict(event.attributes or {}), bodies),
+                "attributes": shapes.lighten(copied(event.attributes), bodies),
             }
             for event in events
         ]

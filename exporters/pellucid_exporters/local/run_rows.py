@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid.semconv.names import AGENT_NAME, DISCOVERY, INFERENCE, OUTCOME, PHASE, REPLAY_OF, RUN
 from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.schema import LARGEST
-from pellucid_exporters.stored.rows import FAULTS, PART_OF, status_of, text_of
+from pellucid_exporters.stored.rows import FAULTS, PART_OF, status_of
 from pellucid_exporters.stored.run_facts import answer_of, caller_of, name_of, question_of, tags_of
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 PARTS: Final = ("model", "tool", "hub", "tag")
 """Kinds of the parts of a run by which runs are searched."""
-
-_TOKENS: Final = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.USAGE_CACHE_READ_INPUT_TOKENS)
 
 _KNOWN: Final = "SELECT key, trace_id FROM runs WHERE run_id = ?"
 _UPDATE: Final = """
@@ -73,47 +72,54 @@ class RunChange:
     def add(self, record: SpanRecord) -> None:
         """Add a span, or a start."""
         start, duration = record.start, record.duration
+        last = start
         if duration is not None:
             self.spans += 1
-            start += duration
-        self.last = max(self.last, start)
-        self.start = min(self.start, record.start)
-        if not record.is_own:
-            return
-        if record.iteration is not None and record.iteration > self.iterations:
-            self.iterations = record.iteration
-        facts = record.facts
-        phase = facts[semconv.PHASE]
+            last += duration
+        if last > self.last:  # noqa: PLR1730  (`max` takes much longer, and this is done for each span)
+            self.last = last
+        if start < self.start:  # noqa: PLR1730
+            self.start = start
+        if record.is_own:
+            self._add_boundary(record)
+
+    def _add_boundary(self, record: SpanRecord) -> None:
+        iteration, facts = record.iteration, record.facts
+        if iteration is not None and iteration > self.iterations:
+            self.iterations = iteration
+        phase = facts[PHASE]
         if self.agent is None:
-            self.agent = facts.get(semconv.AGENT_NAME)
+            self.agent = facts.get(AGENT_NAME)
         if self.replay_of is None:
-            self.replay_of = facts.get(semconv.REPLAY_OF)
-        if phase == semconv.RUN:
+            self.replay_of = facts.get(REPLAY_OF)
+        if phase == RUN:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
             self.parts.update(("tag", tag) for tag in tags_of(facts))
             return
-        if duration is not None and text_of(facts, semconv.OUTCOME) in FAULTS:
+        has_ended = record.duration is not None
+        if has_ended and isinstance(outcome := facts.get(OUTCOME), str) and outcome in FAULTS:
             self.faults += 1
         if phase in PART_OF:
             kind, name = PART_OF[phase]
             self.parts.add((kind, facts.get(name)))
-            self._add_content(phase, facts, has_ended=duration is not None)
+        if phase == INFERENCE:
+            self._add_call(facts, has_ended=has_ended)
+        elif phase == DISCOVERY and self.discovery is None and semconv.INPUT in facts:
+            self.discovery = facts
 
-    def _add_content(self, phase: object, facts: Mapping[str, Any], *, has_ended: bool) -> None:
-        """Keep what the row needs of a model call or a discovery."""
-        if phase == semconv.DISCOVERY:
-            if self.discovery is None and semconv.INPUT in facts:
-                self.discovery = facts
-        elif phase == semconv.INFERENCE:
-            if self.asked is None and semconv.INPUT_MESSAGES in facts:
-                self.asked = facts
-            if has_ended:
-                if response := _text(facts.get(semconv.RESPONSE_ID)):
-                    self.responses.append(response)
-                inputs, outputs, cached = (_count(facts.get(name)) for name in _TOKENS)
-                counts = [inputs, outputs, _number(facts.get(semconv.COST_USD)), cached]
-                self.usage = [known + (more or 0) for known, more in zip(self.usage, counts, strict=True)]
+    def _add_call(self, facts: Mapping[str, Any], *, has_ended: bool) -> None:
+        """Keep what the row needs of a model call."""
+        if self.asked is None and semconv.INPUT_MESSAGES in facts:
+            self.asked = facts
+        if has_ended:
+            if response := _text(facts.get(semconv.RESPONSE_ID)):
+                self.responses.append(response)
+            usage = self.usage
+            usage[0] += _count(facts.get(semconv.USAGE_INPUT_TOKENS)) or 0
+            usage[1] += _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)) or 0
+            usage[2] += _number(facts.get(semconv.COST_USD)) or 0
+            usage[3] += _count(facts.get(semconv.USAGE_CACHE_READ_INPUT_TOKENS)) or 0
 
     def storable_parts(self) -> Iterator[tuple[str, str]]:
         """Yield the models, tools and hubs that the run used, and its tags."""

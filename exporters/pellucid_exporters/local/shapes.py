@@ -188,7 +188,12 @@ def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
     if kind is str or isinstance(value, str):
         return {BODY: _body(value, bodies).hex()} if len(value) > LONGEST_INLINE else value
     if kind is dict or isinstance(value, Mapping):
-        return {key: item if type(item) in _PLAIN_TYPES else lighten(item, bodies) for key, item in value.items()}
+        return {
+            key: item
+            if (of := type(item)) in _PLAIN_TYPES or (of is str and len(item) <= LONGEST_INLINE)
+            else lighten(item, bodies)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [lighten(item, bodies) for item in value]
     return value

@@ -227,7 +227,7 @@ class StoreWriter:
         return self._write(batch, is_new)
 
     def _write(self, batch: Sequence[Record], is_new: Known | None = None) -> Sequence[EventRecord]:
-        spans, starts, events, lines = _sorted(batch)
+        spans, starts, events, lines, catalogs = _sorted(batch)
         ended = {(record.trace_id, record.span_id) for record in spans}
         opened = {(record.trace_id, record.span_id) for record in starts}
         records: list[SpanRecord | EventRecord | LogLine] = [*spans, *starts, *events, *lines]
@@ -241,13 +241,13 @@ class StoreWriter:
                 events = [event for event in events if is_new(connection, event)]
             process = self._register(connection)
             keys = self._write_runs(connection, [*spans, *starts], process)
-            connection.executemany(_SPAN, [self._span_row(connection, record, keys) for record in spans])
+            connection.executemany(_SPAN, self._span_rows(connection, spans, keys))
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
             connection.executemany(_END, _begun(connection, ended))  # also by a process that was killed
             self._write_events(connection, events, keys, process)
             if lines:
                 write_log_lines(connection, lines, keys, process, self._line_numbers)
-            write_catalogs(connection, batch)
+            write_catalogs(connection, catalogs)
             written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
@@ -284,23 +284,29 @@ class StoreWriter:
         connection.executemany(_PART, parts)
         return keys
 
-    def _span_row(
-        self, connection: sqlite3.Connection, record: SpanRecord, keys: Mapping[str, tuple[int, bytes | None]]
-    ) -> tuple[Any, ...]:
-        key, trace_id = keys[record.run_id]
-        return (
-            key,
-            record.start,
-            bytearray(record.span_id),
-            bytearray(record.parent_span_id) if record.parent_span_id is not None else _NOTHING,
-            bytearray(record.trace_id) if record.trace_id != trace_id else _NOTHING,
-            self._shape(connection, record.shape),
-            record.iteration if record.iteration is not None else _NOTHING,
-            record.duration,
-            bytearray(record.values),
-            bytearray(record.digests) if record.digests is not None else _NOTHING,
-            bytearray(record.extra) if record.extra is not None else _NOTHING,
-        )
+    def _span_rows(
+        self, connection: sqlite3.Connection, spans: Iterable[SpanRecord], keys: Mapping[str, tuple[int, bytes | None]]
+    ) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for record in spans:
+            key, trace_id = keys[record.run_id]
+            parent, iteration, digests, extra = record.parent_span_id, record.iteration, record.digests, record.extra
+            shape = self._shapes.get(record.shape)
+            row = (
+                key,
+                record.start,
+                bytearray(record.span_id),
+                _NOTHING if parent is None else bytearray(parent),
+                _NOTHING if record.trace_id == trace_id else bytearray(record.trace_id),
+                self._shape(connection, record.shape) if shape is None else shape,
+                _NOTHING if iteration is None else iteration,
+                record.duration,
+                bytearray(record.values),
+                _NOTHING if digests is None else bytearray(digests),
+                _NOTHING if extra is None else bytearray(extra),
+            )
+            rows.append(row)
+        return rows
 
     def _start_row(
         self,
@@ -349,12 +355,15 @@ class StoreWriter:
         connection.executemany(_EVENT, rows)
 
 
-def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord], list[LogLine]]:
-    """Return the spans, the starts of spans that have not ended, the events, and the log lines of a batch."""
+def _sorted(
+    batch: Sequence[Record],
+) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord], list[LogLine], list[CatalogRecord]]:
+    """Return the spans, the starts of spans that have not ended, the events, log lines and catalogues of a batch."""
     spans: list[SpanRecord] = []
     starts: list[SpanRecord] = []
     events: list[EventRecord] = []
     lines: list[LogLine] = []
+    catalogs: list[CatalogRecord] = []
     for record in batch:
         if type(record) is SpanRecord:
             spans.append(record)
@@ -365,7 +374,9 @@ def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord]
             events.append(record)
         elif isinstance(record, LogLine):
             lines.append(record)
-    return spans, [start for start in starts if start.duration is None], events, lines
+        elif isinstance(record, CatalogRecord):
+            catalogs.append(record)
+    return spans, [start for start in starts if start.duration is None], events, lines, catalogs
 
 
 def _begun(connection: sqlite3.Connection, ended: set[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:
