@@ -232,7 +232,9 @@ async def test_whole_catalogues_are_in_the_store(path: Path) -> None:
             for _ in range(2):
                 with anyio.fail_after(60):
                     await agent.run("text-of-question")
-        assert await anyio.to_thread.run_sync(telemetry.flush, 30)
+        with anyio.fail_after(60):
+            while not await anyio.to_thread.run_sync(telemetry.flush):
+                pass  # 9 MB are more than it waits for on a busy machine
         reader = StoreReader(path)
         listings = [span for run in reader.runs() for span in reader.spans(run.run_id) if span.phase == "discovery"]
         digests = {span.attributes[semconv.CATALOG_DIGEST] for span in listings}
