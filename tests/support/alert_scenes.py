@@ -57,8 +57,10 @@ SLOW: Final = 0.4
 SLOW_MODEL: Final = 0.6
 BLOCKED: Final = 0.2
 PAUSE: Final = 0.8
-FEW: Final = 20
 """Seconds between two runs of an agent: what users do."""
+
+FEW: Final = 20
+"""Series of a metric, of which there are more hubs."""
 
 
 @dataclass

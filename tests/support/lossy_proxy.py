@@ -79,6 +79,7 @@ class LossyProxy:
 
     def close(self) -> None:
         """Accept no more clients, and wait for the end of those that there are."""
+        self.release()
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()

@@ -20,7 +20,6 @@ from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
     from opentelemetry.sdk.trace import ReadableSpan
 
 
@@ -42,7 +41,7 @@ def compare_lines(lines: Iterable[Mapping[str, Any]]) -> None:
     outlet = Received()
     loggers = Loggers(Resource({"service.name": "a"}), LogQueue(outlet, lambda _, __: None))
     scope = InstrumentationScope("pellucid", "1")
-    records: list[list[LogRecord]] = []
+    requests: list[ExportLogsServiceRequest] = []
     try:
         for is_read in (False, True):
             if is_read:
@@ -52,23 +51,29 @@ def compare_lines(lines: Iterable[Mapping[str, Any]]) -> None:
             loggers.force_flush()
             batches, outlet.requests = outlet.requests, []  # the queue may have sent some before
             assert is_read or {type(item) for sent in batches for item, _ in sent.batch} <= {LineRecord}
-            records.append([record for batch in batches for record in _records_of(batch)])
+            requests.append(_merged(batches))
     finally:
         loggers.shutdown()
-    direct, emitted = records
-    assert len(emitted) == len(read.get_finished_logs())
+    direct, emitted = requests
+    assert len(emitted.resource_logs[0].scope_logs[0].log_records) == len(read.get_finished_logs())
     assert direct == emitted
 
 
-def _records_of(sent: Request) -> list[LogRecord]:
-    """Return the records of a request, which the official encoder would have made of them, too."""
-    request = ExportLogsServiceRequest.FromString(sent.content)
-    assert request == encode_logs([item for item, _ in sent.batch])
-    [of_resource] = request.resource_logs
-    [of_scope] = of_resource.scope_logs
-    for record in of_scope.log_records:
-        record.observed_time_unix_nano = 0
-    return list(of_scope.log_records)
+def _merged(batches: Iterable[Request]) -> ExportLogsServiceRequest:
+    """Return requests as one, without times of observation; the official encoder makes the same of each."""
+    whole = ExportLogsServiceRequest()
+    for content, batch in batches:
+        request = ExportLogsServiceRequest.FromString(content)
+        assert request == encode_logs([item for item, _ in batch])
+        for record in request.resource_logs[0].scope_logs[0].log_records:
+            record.observed_time_unix_nano = 0
+        if whole.resource_logs:
+            assert request.resource_logs[0].resource == whole.resource_logs[0].resource
+            assert request.resource_logs[0].scope_logs[0].scope == whole.resource_logs[0].scope_logs[0].scope
+            whole.resource_logs[0].scope_logs[0].log_records.extend(request.resource_logs[0].scope_logs[0].log_records)
+        else:
+            whole = request
+    return whole
 
 
 class Request(NamedTuple):

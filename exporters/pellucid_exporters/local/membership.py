@@ -34,15 +34,11 @@ class Membership:
             run_id = self._run_above(span) or self._traces.get(trace_id, "")
         else:
             if trace_id not in self._traces:
-                self._traces[trace_id] = run_id
-                if len(self._traces) > MOST_KNOWN:
-                    _forget_oldest(self._traces)
+                _put(self._traces, trace_id, run_id)
             if attributes.get(PHASE) == RUN and (above := self._run_above(span)) != run_id:
                 run_above = above or None
         found = run_id, run_above
-        self._open[context.span_id] = found
-        if len(self._open) > MOST_KNOWN:
-            _forget_oldest(self._open)
+        _put(self._open, context.span_id, found)
         return found
 
     def _run_above(self, span: ReadableSpan) -> str:
@@ -64,10 +60,10 @@ class Membership:
 def _named_run(attributes: Mapping[str, Any]) -> str:
     """Return the id of the run that a span names, or an empty text."""
     run_id = attributes.get(RUN_ID)
-    if not isinstance(run_id, str):
-        return ""
-    return run_id if run_id.isascii() else storable(run_id)
+    return storable(run_id) if isinstance(run_id, str) else ""
 
 
-def _forget_oldest(known: dict[int, Any]) -> None:
-    del known[next(iter(known))]
+def _put(known: dict[int, Any], key: int, value: Any) -> None:
+    known[key] = value
+    if len(known) > MOST_KNOWN:
+        del known[next(iter(known))]

@@ -56,7 +56,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """What is done with attributes of certain names and marks.
+    """Selections from attributes of certain names and marks.
 
     Attributes:
         names: Names of the values.

@@ -291,14 +291,13 @@ class StoreWriter:
         for record in spans:
             key, trace_id = keys[record.run_id]
             parent, iteration, digests, extra = record.parent_span_id, record.iteration, record.digests, record.extra
-            shape = self._shapes.get(record.shape)
             row = (
                 key,
                 record.start,
                 bytearray(record.span_id),
                 _NOTHING if parent is None else bytearray(parent),
                 _NOTHING if record.trace_id == trace_id else bytearray(record.trace_id),
-                self._shape(connection, record.shape) if shape is None else shape,
+                self._shape(connection, record.shape),
                 _NOTHING if iteration is None else iteration,
                 record.duration,
                 bytearray(record.values),
