@@ -1,6 +1,7 @@
 """Fuzzing of the server by libFuzzer; the arguments are its own, such as `-runs=10000` or `-max_total_time=60`.
 
-An input is a request as HTTP/1.1 writes it. `$RUN`, `$DUE`, `$RESULT`, `$TOKEN` and `$API` stand for valid values.
+An input is a request as HTTP/1.1 writes it. `$RUN`, `$DUE` and `$RESULT` stand for valid values, and in the field
+`Authorization`, `$TOKEN` and `$API`: elsewhere, an error may quote what its own caller sent.
 An answer with 5xx, a traceback or a secret, in it or in the log, is a finding.
 """
 
@@ -66,20 +67,20 @@ class Target:
 
     Attributes:
         values: What stands for names in inputs.
+        secrets: What stands for names in the field `Authorization`.
         log: What was logged.
     """
 
     app: Starlette
     values: dict[bytes, bytes]
+    secrets: dict[bytes, bytes]
     log: io.StringIO
 
     async def send(self, content: bytes) -> tuple[int, bytes]:
         """Send a request, and return status and body of the answer."""
-        for name, value in self.values.items():
-            content = content.replace(name, value)
-        head, _, body = content.partition(b"\r\n\r\n")
+        head, _, body = replace_names(content, self.values).partition(b"\r\n\r\n")
         line, *lines = head.split(b"\r\n")
-        fields = [field.partition(b":") for field in lines]
+        fields = [(name.strip().lower(), value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
         method, _, target = line.partition(b" ")
         raw_path, _, query = target.partition(b"?")
         parts = [body[: len(body) // 2], body[len(body) // 2 :]]
@@ -93,7 +94,10 @@ class Target:
             "raw_path": raw_path,
             "root_path": "",
             "query_string": query,
-            "headers": [(name.strip().lower(), value.strip()) for name, _, value in fields],
+            "headers": [
+                (name, replace_names(value, self.secrets) if name == b"authorization" else value)
+                for name, value in fields
+            ],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
         }
@@ -122,6 +126,13 @@ class Target:
         self.log.seek(0)
         if status >= 500 or any(text.encode() in seen for text in ("Traceback", KEY, API, SECRET)):
             raise RuntimeError(f"{status} {seen[:2000]!r}")
+
+
+def replace_names(content: bytes, values: dict[bytes, bytes]) -> bytes:
+    """Replace each name in a content by its value."""
+    for name, value in values.items():
+        content = content.replace(name, value)
+    return content
 
 
 def authenticate(request: Request) -> Identity | None:
@@ -154,8 +165,8 @@ async def make(stack: AsyncExitStack, folder: str) -> Target:
     log = io.StringIO()
     logging.basicConfig(stream=log, level=logging.DEBUG, force=True)
     mine = jobs[0]
-    values = {b"$RUN": run_id, b"$DUE": due, b"$RESULT": mine.result_id, b"$TOKEN": mine.token, b"$API": API}
-    return Target(app, {name: value.encode() for name, value in values.items()}, log)
+    values = {b"$RUN": run_id.encode(), b"$DUE": due.encode(), b"$RESULT": mine.result_id.encode()}
+    return Target(app, values, {b"$TOKEN": mine.token.encode(), b"$API": API.encode()}, log)
 
 
 def main() -> None:
