@@ -18,7 +18,9 @@ import pytest
 import yaml
 
 import pellucid_dashboards
+from pellucid import semconv
 from pellucid_commands.demo import session
+from pellucid_commands.view.serving import PORT
 from pellucid_dashboards.relay import command
 from pellucid_exporters.options import Prometheus
 from support.compose_files import example_targets
@@ -32,6 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 FILES = Path(pellucid_dashboards.__file__).parent / "files"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+VIEWER = f"http://localhost:{PORT}"
 
 
 def read(path: str) -> Any:
@@ -268,6 +271,17 @@ def test_jaeger_stores_where_it_reads() -> None:
     assert "jaeger:/tmp" in SERVICES["jaeger"]["volumes"]
 
 
+def test_jaeger_leads_to_runs() -> None:
+    """A trace, and each id of a run in it, is a link to the viewer; the file that says so is mounted."""
+    shown = read("jaeger/config.yaml")["extensions"]["jaeger_query"]["ui"]["config_file"]
+    assert shown == "/etc/jaeger/ui.json"
+    assert "./dashboards/pellucid_dashboards/files/jaeger:/etc/jaeger:ro" in SERVICES["jaeger"]["volumes"]
+    trace, run = read("jaeger/ui.json")["linkPatterns"]
+    assert (trace["type"], trace["url"]) == ("traces", f"{VIEWER}/traces/#{{traceID}}")
+    assert (run["type"], run["key"]) == ("tags", semconv.RUN_ID)
+    assert run["url"] == f"{VIEWER}/runs/#{{{semconv.RUN_ID}}}/"
+
+
 # --- Prometheus -------------------------------------------------------------------------------------------------------
 
 ONLY_3 = {"scrape_native_histograms", "always_scrape_classic_histograms"}
@@ -331,7 +345,7 @@ def test_prometheus_is_started_for_what_the_dashboards_need() -> None:
 
 
 def test_data_sources_have_the_uids_that_dashboards_use() -> None:
-    """Prometheus, Jaeger, Loki and Alertmanager are there under their names; exemplars and log lines lead to Jaeger."""
+    """Prometheus, Jaeger, Loki and Alertmanager have their names; exemplars and log lines lead to Jaeger and runs."""
     found = {source["uid"]: source for source in read("grafana/provisioning/datasources/pellucid.yml")["datasources"]}
     assert {uid: source["type"] for uid, source in found.items()} == {
         "prometheus": "prometheus",
@@ -339,16 +353,18 @@ def test_data_sources_have_the_uids_that_dashboards_use() -> None:
         "loki": "loki",
         "alertmanager": "alertmanager",
     }
-    inside, outside = found["loki"]["jsonData"]["derivedFields"]
-    assert inside["matcherRegex"] == outside["matcherRegex"] == "trace_id"
+    inside, outside, run = found["loki"]["jsonData"]["derivedFields"]
+    assert inside["matcherRegex"] == outside["matcherRegex"] == run["matcherRegex"] == "trace_id"
     assert inside["datasourceUid"] == "jaeger"
     assert outside["url"].startswith("http://localhost:16686/trace/$${")
+    assert run["url"].startswith(f"{VIEWER}/traces/$${{")
     options = found["prometheus"]["jsonData"]
     assert options["alertmanagerUid"] == "alertmanager"
-    inside, outside = options["exemplarTraceIdDestinations"]
+    inside, outside, run = options["exemplarTraceIdDestinations"]
     assert inside == {"name": "trace_id", "datasourceUid": "jaeger"}
-    assert outside["name"] == "trace_id"
+    assert outside["name"] == run["name"] == "trace_id"
     assert outside["url"].startswith("http://localhost:16686/trace/$${")
+    assert run["url"].startswith(f"{VIEWER}/traces/$${{")
 
 
 def test_dashboards_are_mounted_where_grafana_looks() -> None:

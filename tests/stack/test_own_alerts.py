@@ -156,7 +156,8 @@ def test_a_jaeger_whose_disk_fills(tmp_path: Path) -> None:
     ports = {"16686": query, "16685": query_grpc, "13133": health, "4317": otlp, "4318": otlp_http}
     for shipped, free in ports.items():
         text = text.replace(f":{shipped}", f":{free}")
-    config = yaml.safe_load(text.replace("/tmp/jaeger", str(tmp_path / "jaeger")))
+    text = text.replace("/etc/jaeger", str(FILES / "jaeger")).replace("/tmp/jaeger", str(tmp_path / "jaeger"))
+    config = yaml.safe_load(text)
     config["extensions"]["jaeger_storage"]["backends"]["traces"]["badger"]["maintenance_interval"] = "1s"
     config["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]["port"] = metrics
     with (

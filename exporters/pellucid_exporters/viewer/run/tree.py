@@ -44,16 +44,15 @@ class RunTree:
         self.depths: dict[str, int] = {}
         self.iterations: dict[str, int | None] = {}
         everything = [*spans, *(span for _, rows in nested for span in rows)]
-        known = {span.span_id for span in everything}
+        self.by_id = {span.span_id: span for span in everything}
         self.tops: list[SpanRow] = []
         for span in everything:
             parent = span.parent_span_id
-            if parent in known and parent != span.span_id:
+            if parent in self.by_id and parent != span.span_id:
                 self.children.setdefault(parent, []).append(span)
             else:
                 self.tops.append(span)
         self._walk()
-        self.by_id = {span.span_id: span for span in self.order}
         self.start = min([run.start, *(span.start for span in self.order)])
         self.end = max(self.start + 1, end_of(run, self.now), *map(self.end_of, self.order))
 
