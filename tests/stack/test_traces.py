@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -239,3 +241,13 @@ async def test_a_run_is_found_by_its_ids(stack: Stack, jaeger: Jaeger) -> None:
     for tags in ({"pellucid.run.id": run.run_id}, {"gen_ai.conversation.id": scene.WHO.conversation_id}):
         [trace] = until(partial(jaeger.search, service="found", tags=json.dumps(tags)), 60, str(tags))
         assert {span["operationName"] for span in trace["spans"]} >= {"invoke_agent support", "execute_tool add"}
+
+
+@pytest.mark.short
+def test_pages_lead_to_runs(stack: Stack, jaeger: Jaeger) -> None:
+    """Jaeger gives its pages the links to the viewer."""
+    with urlopen(f"{jaeger.url}/", timeout=30) as answer:
+        page = answer.read().decode()
+    config = re.search(r"JAEGER_CONFIG = (\{.*\});", page)
+    assert config is not None, page
+    assert json.loads(config[1]) == json.loads((stack["jaeger"].mounted("/etc/jaeger") / "ui.json").read_text())

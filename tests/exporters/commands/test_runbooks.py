@@ -87,7 +87,7 @@ def test_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in text
     assert 'age_seconds{job="shop", pellucid_provider_id="cat' in text
     assert main(["runbook"]) == 0
-    headings = re.findall(r"^## (\w+)$", (Path(__file__).parents[2] / "docs" / "runbooks.md").read_text(), re.MULTILINE)
+    headings = re.findall(r"^## (\w+)$", (Path(__file__).parents[3] / "docs" / "runbooks.md").read_text(), re.MULTILINE)
     assert capsys.readouterr().out.split() == [name for name in headings if name != "Thresholds"]
     assert main(["runbook", "NoSuchAlert"]) == 2
     assert "there is no runbook 'NoSuchAlert'" in capsys.readouterr().err

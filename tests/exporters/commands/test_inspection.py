@@ -30,7 +30,7 @@ from support.processes import PATIENCE
 
 MAIN = "import sys; from pellucid.cli import main; sys.exit(main())"
 HOSTILE = "rain \x1b[31m\x07 \u202e"
-DOCS = Path(__file__).parent.parent.parent / "docs" / "terminal.md"
+DOCS = Path(__file__).parents[3] / "docs" / "terminal.md"
 
 
 @tool
