@@ -56,13 +56,13 @@ class Comparison:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the mean is lower, and too much so for chance: p is below 0.05."""
+        """True if the mean is lower by more than chance explains: p is below 0.05."""
         found = self.difference
         return self.is_worse and found is not None and found.p < SIGNIFICANT
 
     @property
     def is_worse(self) -> bool:
-        """Whether the mean is lower, by more than rounding."""
+        """True if the mean is lower by more than rounding."""
         return self.difference is not None and not reaches(self.difference.interval.mean, 0.0)
 
 

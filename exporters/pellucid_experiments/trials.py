@@ -73,7 +73,7 @@ class Trial:
 
     @property
     def is_done(self) -> bool:
-        """Whether it need not be asked again when the experiment is resumed."""
+        """True if the trial is not repeated when the experiment is resumed."""
         return self.status not in {"budget", "not_run"}
 
     @property

@@ -87,7 +87,7 @@ class Session:
 
     @property
     def is_live(self) -> bool:
-        """Whether nothing is answered from the tape any more."""
+        """True if nothing is answered from the tape any more."""
         return self.divergence is not None and self.on_divergence == "live"
 
     async def wait(self, span: TapedSpan, elapsed: float = 0.0) -> None:

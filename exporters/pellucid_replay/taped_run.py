@@ -63,7 +63,7 @@ class TapedRun:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run came to its end by itself: it was not cancelled, and its process did not end first."""
+        """True if the run ended by itself: it was not cancelled, and its process did not end first."""
         return self.root.outcome not in STOPPED
 
     @cached_property

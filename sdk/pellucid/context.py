@@ -62,7 +62,7 @@ class CancelToken:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel()` was called."""
+        """True if `cancel()` was called."""
         return self._cancelled
 
     @property
@@ -173,12 +173,12 @@ class DiscoveryContext:
 
     @property
     def is_observed(self) -> bool:
-        """Whether a boundary observes the listing, as it does in a run."""
+        """True if a boundary observes the listing, as it does in a run."""
         return self.report is not _ignore
 
     @property
     def waits(self) -> bool:
-        """Whether to wait for every hub, however long it takes."""
+        """True if the listing waits for every hub, however long it takes."""
         return self.patience is not None and self.patience.seconds == math.inf
 
     def reporting(

@@ -186,7 +186,7 @@ class _Identity:
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` may return more before it is fed."""
+        """True if `take` may return more bytes before `feed` is called."""
         return bool(self._pending)
 
     def feed(self, data: bytes) -> None:

@@ -34,7 +34,7 @@ class Pair:
 
     @property
     def is_different(self) -> bool:
-        """Whether the boundaries differ."""
+        """True if the boundaries differ."""
         return bool(self.differences) or self.first is None or self.second is None
 
     @property

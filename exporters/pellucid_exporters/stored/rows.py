@@ -164,7 +164,7 @@ class RunRow:
 
     @property
     def is_measured(self) -> bool:
-        """Whether alerts and means count it: neither a replay nor a run of an experiment."""
+        """True if alerts and means count the run: it is neither a replay nor a run of an experiment."""
         return self.replay_of is None and not (self.conversation or "").startswith(EXPERIMENTS)
 
 

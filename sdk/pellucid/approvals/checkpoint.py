@@ -153,7 +153,7 @@ class Checkpoint:
 
     @property
     def has_external(self) -> bool:
-        """Whether calls of other processes wait, also those of sub-agents."""
+        """True if the run or one of its sub-agents waits for calls of other processes."""
         return bool(self.external) or any(inner.has_external for inner in self.nested_checkpoints.values())
 
     @property

@@ -75,12 +75,12 @@ class Flight(Generic[T]):
 
     @property
     def abandoned(self) -> bool:
-        """Whether the fetch was cancelled for a reason that has nothing to do with the hub."""
+        """True if the fetch was cancelled for a reason that has nothing to do with the hub."""
         return isinstance(self.error, Abandoned)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the fetch has ended."""
+        """True if the fetch has ended."""
         return self._done
 
     @property
@@ -90,7 +90,7 @@ class Flight(Generic[T]):
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the fetch can never end, because its event loop was stopped without ending its tasks."""
+        """True if the fetch can never end, because its event loop was stopped without ending its tasks."""
         return not is_running(self._loop)
 
     def start(self, fetch: Callable[[*_Args], Awaitable[T]], *args: *_Args) -> None:

@@ -133,7 +133,7 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether the connection accepts new requests."""
+        """True if the connection accepts new requests."""
         return self._client is not None and not self._retired
 
     @property
@@ -144,7 +144,7 @@ class Connection:
 
     @property
     def modern(self) -> bool:
-        """Whether the server states the lifetime of its listings."""
+        """True if the server states the lifetime of its listings."""
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
@@ -178,7 +178,7 @@ class Connection:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the connection was retired because too many consecutive requests failed."""
+        """True if the connection was retired because too many consecutive requests failed."""
         return self._failures >= MAX_FAILURES
 
     async def request(self, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:

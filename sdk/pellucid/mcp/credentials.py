@@ -24,7 +24,7 @@ class Authentication(Protocol):
 
     @property
     def by_identity(self) -> bool:
-        """Whether each identity authenticates on its own."""
+        """True if each identity authenticates on its own."""
 
     def for_server(self, url: str, identity: Identity | None) -> httpx2.Auth:
         """Return the authentication of an identity; None if all identities share it."""
@@ -75,7 +75,7 @@ class Credentials:
 
     @property
     def by_identity(self) -> bool:
-        """Whether requests of different identities have different credentials."""
+        """True if requests of different identities have different credentials."""
         return callable(self.headers) or (
             self.auth is not None and not isinstance(self.auth, httpx2.Auth) and getattr(self.auth, "by_identity", True)
         )
@@ -118,7 +118,7 @@ def _invalid(option: str, value: object, remedy: str) -> ConfigError:
 
 
 def is_of_auth(request: httpx2.Request) -> bool:
-    """Whether an authentication made the request, such as for a token: it is no request to the MCP server."""
+    """Return whether an authentication made the request, such as for a token, and not a call to the MCP server."""
     return bool(request.extensions.get(_IS_OF_AUTH))
 
 

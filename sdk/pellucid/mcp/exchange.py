@@ -192,7 +192,7 @@ class Exchange:
 
     @property
     def lost_session(self) -> bool:
-        """Whether the server refused the request because it does not know the session."""
+        """True if the server refused the request because it does not know the session."""
         if not self.is_in_session or self.status is None or self.code in _PROCESSED:
             return False
         if self.status in (httpx2.codes.NOT_FOUND, httpx2.codes.GONE):

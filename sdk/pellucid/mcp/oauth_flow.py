@@ -35,7 +35,7 @@ _log = logging.getLogger("pellucid.mcp")
 
 
 def _is_told_elsewhere(_record: logging.LogRecord) -> bool:
-    """Whether to log a record of the SDK's flow: not of ours, which report failures without the answers' secrets."""
+    """Return whether to log a record of the MCP SDK; flows of ours report failures themselves, without secrets."""
     return not _IS_OURS.get()
 
 
@@ -88,7 +88,7 @@ class Flow(OAuthClientProvider):
 
     @property
     def expires_soon(self) -> bool:
-        """Whether a token that can be renewed expires soon."""
+        """True if the token expires soon and can be renewed."""
         tokens, expiry = self.context.current_tokens, self.context.token_expiry_time
         if tokens is None or expiry is None or self.context.oauth_metadata is None:
             return False

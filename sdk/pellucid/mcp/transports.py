@@ -78,7 +78,7 @@ class Target:
 
     @property
     def by_identity(self) -> bool:
-        """Whether each identity has sessions of its own."""
+        """True if each identity has sessions of its own."""
         return self.credentials is not None and self.credentials.by_identity
 
     @property

@@ -69,7 +69,7 @@ class FallbackModel(Alternatives):
 
     @property
     def native_output(self) -> bool:
-        """Whether all models send the schema of the output to their vendor."""
+        """True if all models send the schema of the output to their vendor."""
         return all(getattr(model, "native_output", False) for model in self.models)
 
     def falls_back(self, error: ModelError) -> bool:

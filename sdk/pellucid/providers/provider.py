@@ -89,7 +89,7 @@ class ExplainContext(Protocol):
 
     @property
     def is_listed(self) -> bool:
-        """Whether the provider lists the tool."""
+        """True if the provider lists the tool."""
 
     @property
     def problem(self) -> str | None:

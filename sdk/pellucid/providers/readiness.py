@@ -44,7 +44,7 @@ class HubState:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether an agent is ready; true or false as a condition, too.
+    """Readiness of an agent; as a condition, it is true if the agent is ready.
 
     Attributes:
         is_ready: Whether each hub that runs need has answered at least once. A hub that fails later does not change

@@ -86,7 +86,7 @@ class SharedAccount(Protocol):
 
     @property
     def has_cost(self) -> bool:
-        """Whether it limits dollars."""
+        """True if the budget limits dollars."""
 
     def exceeded(self, need: Amounts) -> str | None:
         """Return the name of a limit that this certainly exceeds, by what is known to be spent, or None."""
@@ -207,7 +207,7 @@ class RunBudget:
 
     @property
     def limits_cost(self) -> bool:
-        """Whether the calls of this run count against a limit of cost."""
+        """True if the calls of this run count against a limit of cost."""
         return any("max_cost" in account.limits for account, _ in self.accounts()) or any(
             account.has_cost for account, _ in self.shared_accounts()
         )

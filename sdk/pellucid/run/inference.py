@@ -93,7 +93,7 @@ class Inference:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the reader of the stream has received pieces, which another answer cannot follow.
+        """True if the reader of the stream has received pieces, which another answer cannot follow.
 
         Readers of a durable run can tell the attempts apart.
         """

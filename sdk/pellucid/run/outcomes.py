@@ -162,5 +162,5 @@ class Paused(NamedTuple):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether calls of the message have no result yet."""
+        """True if calls of the message have no result yet."""
         return bool(self.waiting or self.enqueued or self.nested)

@@ -79,7 +79,7 @@ class SharedBudget:
 
     @property
     def has_cost(self) -> bool:
-        """Whether it limits dollars."""
+        """True if the budget limits dollars."""
         return self.budget.cost is not None
 
     def exceeded(self, need: Amounts) -> str | None:

@@ -343,7 +343,7 @@ class Nesting:
 
     @property
     def is_budgeted(self) -> bool:
-        """Whether this run, or one in which it is nested, has a limit of what it spends on models."""
+        """True if this run, or one in which it is nested, has a limit of what it spends on models."""
         run, own = self._run, self._run.limits
         limits = own.max_cost, own.max_tokens, own.max_model_calls, run.setup.budget, run.caller.budget
         return limits.count(None) < len(limits) or (self.outer is not None and self.outer.nesting.budget is not None)

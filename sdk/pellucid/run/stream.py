@@ -141,7 +141,7 @@ class _Production:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended."""
+        """True if the run has ended."""
         return self._ended.is_set()
 
     async def produce(self) -> None:

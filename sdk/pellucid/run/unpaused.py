@@ -30,7 +30,7 @@ class Unpaused:
 
     @property
     def awaits_results(self) -> bool:
-        """Whether other processes owe results."""
+        """True if other processes owe results."""
         return False
 
     def in_trace(self, run: Any) -> AbstractContextManager[Sequence[SpanContext]]:

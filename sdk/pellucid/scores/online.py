@@ -43,7 +43,7 @@ PATIENCE: Final = 5.0
 _log: Final = logging.getLogger("pellucid.scores")
 
 _is_scoring: Final[ContextVar[bool]] = ContextVar("pellucid_is_scoring", default=False)
-"""Whether a scorer runs, whose own runs are not scored: it might run the agent that it scores."""
+"""True while a scorer runs. Its own runs are not scored: it might run the agent that it scores."""
 
 
 @dataclass(slots=True, eq=False)

@@ -80,7 +80,7 @@ class Activation:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run may discover no more tools."""
+        """True if the run may discover no more tools."""
         return self.iterations >= self.max_discoveries
 
     @property

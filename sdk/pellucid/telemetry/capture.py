@@ -85,7 +85,7 @@ class CapturePolicy:
 
     @property
     def content(self) -> bool:
-        """Whether content itself is recorded."""
+        """True if content itself is recorded."""
         return self.mode in ("full", "redacted")
 
     def within_attribute_limit(self) -> CapturePolicy:

@@ -77,7 +77,7 @@ class ToolAnnotations:
 
     @property
     def is_destructive(self) -> bool:
-        """Whether the tool may destroy something: yes, unless it says that it is read-only, or that it does not.
+        """True unless the tool says that it is read-only, or that it destroys nothing.
 
         These are the defaults of MCP.
         """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pellucid.tools.search import SearchIndex
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
-"""Whether all tools are offered (`full`), or `tool_search` instead (`lazy`)."""
+"""Tools that a model is offered: all (`full`), or `tool_search` instead (`lazy`)."""
 
 
 LARGE_CATALOG: Final = 250

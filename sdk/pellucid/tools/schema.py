@@ -54,7 +54,7 @@ class Validator:
 
     @cached_property
     def _is_simple(self) -> bool:
-        """Whether a check takes at most 256 evaluations for each value: of a small schema without references."""
+        """True if a check takes at most 256 evaluations for each value: the schema is small and without references."""
         text = repr(self._schema)
         return len(text) < self._small and "$" not in text and "unevaluated" not in text
 
@@ -66,7 +66,7 @@ class Validator:
 
     @cached_property
     def accepts(self) -> Callable[[JSONValue], bool]:
-        """Whether a value is valid for certain, as a function; `issues` checks other values."""
+        """Function that returns whether a value is valid for certain; `issues` checks other values."""
         return self._validator.is_valid if self._is_simple else lambda _value: False
 
     def issues(self, value: JSONValue) -> Sequence[str]:

@@ -60,7 +60,7 @@ class Graph:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether references were followed; not if many parts have ids or anchors that they may mean."""
+        """True if references were followed; False if many parts have ids or anchors that they may mean."""
         return self._looks < _MOST_LOOKS
 
     def _number(self, part: JSONObject) -> int:

@@ -52,8 +52,8 @@ ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 NeedsApproval: TypeAlias = (
     bool | Literal["destructive"] | Callable[[JSONObject, ToolContext[Any]], bool | Awaitable[bool]]
 )
-"""Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails.
-`destructive`: unless the tool's annotations say that it is read-only or not destructive."""
+"""Calls that a person must approve: all (True), none (False), or those for which a function of the arguments returns
+True or fails. `destructive`: all, unless the tool's annotations say that it is read-only or not destructive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Tool(Generic[DepsT_contra]):
 
     @property
     def may_hide(self) -> bool:
-        """Whether the definition may have characters that people do not see."""
+        """True if the definition may have characters that people do not see."""
         return self._measures[2]
 
     @cached_property

@@ -38,7 +38,7 @@ class Alarm:
 
     @property
     def is_there(self) -> bool:
-        """Whether Prometheus is installed."""
+        """True if Prometheus is installed."""
         return bool(self._url)
 
     def fired(self) -> Mapping[str, Any] | None:

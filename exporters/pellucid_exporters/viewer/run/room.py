@@ -28,7 +28,7 @@ class Room:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left."""
+        """True if no room is left."""
         return self._elements <= self._kept[0] or self._characters <= self._kept[1]
 
     def divide(self, number: int) -> None:

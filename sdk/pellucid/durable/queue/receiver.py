@@ -39,7 +39,7 @@ class _Requests:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server may still answer the latest request."""
+        """True if the server may still answer the latest request."""
         return anyio.current_time() < self._open_until
 
     async def send(self, expires: float, *, no_wait: bool = False) -> None:

@@ -32,7 +32,7 @@ class Draining:
 
     @property
     def is_active(self) -> bool:
-        """Whether the worker claims nothing more."""
+        """True if the worker claims no more runs."""
         return self.until < math.inf
 
     def begin(self, timeout: float) -> None:

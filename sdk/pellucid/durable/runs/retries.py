@@ -1,4 +1,4 @@
-"""Whether a durable run goes on after a pass that has failed, and when."""
+"""Retries of durable runs: which failed passes are tried again, and when."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Passes:
 
     @property
     def are_over(self) -> bool:
-        """Whether none runs."""
+        """True if no pass runs."""
         return self._running == 0
 
     def begin(self, *, is_alone: bool) -> None:

@@ -29,7 +29,7 @@ class WorkerMethods:
 
     @property
     def is_draining(self) -> bool:
-        """Whether this process claims nothing more."""
+        """True if this process claims no more runs."""
         return self._draining.is_active
 
     async def drain_worker(self, name: str) -> int:

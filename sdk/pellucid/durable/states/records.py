@@ -90,7 +90,7 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended."""
+        """True if the run has ended."""
         return self.status in FINAL
 
 
@@ -132,7 +132,7 @@ class RunEventPage:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run had ended, so that nothing follows."""
+        """True if the run had ended and no events follow this page."""
         return self.status in FINAL and not self.has_more
 
 

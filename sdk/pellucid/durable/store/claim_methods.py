@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from pellucid.durable.store import queries
 from pellucid.durable.store import versions as versions_of_runs
+from pellucid.durable.store.claims import Claiming
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import Claim, PinnedRuns
-from pellucid.durable.store.runs import Claiming
 from pellucid.durable.store.transactions import Transactions, seconds
 from pellucid.durable.store.values import Row
 

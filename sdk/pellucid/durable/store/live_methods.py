@@ -73,7 +73,7 @@ class LiveMethods(Transactions):
 
     @property
     def can_send(self) -> bool:
-        """Whether the database carries messages to other processes."""
+        """True if the database carries messages to other processes."""
         return self._database.can_send
 
     def receive(self, channel: str, receiver: Callable[[str], None]) -> None:

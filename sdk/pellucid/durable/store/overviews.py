@@ -125,7 +125,7 @@ class RunQuery:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether runs that the statement returns may be left out."""
+        """True if the filter may leave out runs that the statement returns."""
         few = {"queued", "due", "retrying"}
         both = self.agent is not None and self.status is not None
         return self.text is not None or self.status in few or both

@@ -313,7 +313,7 @@ class Claim:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the worker is to run nothing else meanwhile: the run may be what ended the processes before."""
+        """True if the worker must run nothing else meanwhile: the run may be what ended earlier processes."""
         return self.expired_leases >= QUARANTINE and self.run.status == "running"
 
 

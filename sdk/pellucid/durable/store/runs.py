@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal, cast
 
-from pellucid.durable.store import conversations, versions
+from pellucid.durable.store import conversations
 from pellucid.durable.store.conversations import IfBusy
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.records import (
-    QUARANTINE,
     CallRecord,
     Cancellation,
     Claim,
@@ -21,19 +20,17 @@ from pellucid.durable.store.records import (
     Submission,
 )
 from pellucid.durable.store.values import (
-    GIVEN_UP,
     Row,
     call_record,
     digest_of,
     dump,
     dump_optional,
-    journal_entry,
     run_record,
     status_of,
     storable,
 )
 from pellucid.errors import DuplicateKey, Fenced, IdempotencyConflict, UnknownRun
-from pellucid.types import JSONObject, JSONValue
+from pellucid.types import JSONValue
 
 Entries = Mapping[str, JSONValue]
 """Values of journal entries by key, in order."""
@@ -80,73 +77,6 @@ def submit(
     if (row["agent"], row["request_digest"]) != (agent, digest):
         raise IdempotencyConflict(row["id"], None if row["id"] == run_id else idempotency_key)
     return Submission(run_record(row), is_new=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claiming:
-    """Who claims, and what. `RunStore.claim` says what the attributes are."""
-
-    worker: str
-    lease: float
-    max_expired_leases: int | None
-    with_suspects: bool
-    versions: Mapping[str, str] | None
-
-    def any(self, tx: Transaction, agents: Sequence[str]) -> Row | None:
-        """Claim the oldest run that can be continued; fail it if its leases expired too often."""
-        return self._claim(tx, "claim", agents=dump(list(agents)))
-
-    def one(self, tx: Transaction, run_id: str, agent: str) -> Row | None:
-        """Claim one run if it can be continued; fail it if its leases expired too often."""
-        return self._claim(tx, "claim_run", id=run_id, agent=agent)
-
-    def _claim(self, tx: Transaction, statement: str, **subject: str) -> Row | None:
-        parameters = {**subject, "worker": self.worker, "lease": self.lease, "with_suspects": int(self.with_suspects)}
-        row = versions.find(tx, statement, self.versions, **parameters)
-        if row is not None and self.versions is not None:
-            tx.all("pin_run", run_id=row["id"], version=self.versions[row["agent"]])
-        if row is None or self.max_expired_leases is None:
-            return row
-        if row["expired_leases"] < QUARANTINE + self.max_expired_leases:
-            return row
-        waited = row["updated_at"] - row["due_at"]
-        return {**_give_up(tx, row), "due_at": row["due_at"], "waited": waited}
-
-    def read(self, tx: Transaction, row: Row | None) -> Claim | None:
-        """Return the claim of a row, once it is committed: what is read may be what ends the process."""
-        if row is None:
-            return None
-        is_given_up = row["status"] != "running"
-        journal: Sequence[Row] = ()
-        calls: Sequence[Row] = ()
-        if row["last_seq"]:
-            steps = "list_steps" if is_given_up else "list_journal"  # without what may have ended the processes
-            journal = tx.all(steps, run_id=row["id"], after=row["checkpoint_seq"])
-            calls = tx.all("list_calls", run_id=row["id"])
-        return Claim(
-            run_record(row),
-            self.worker,
-            self.lease,
-            is_recovered=row["expired_leases"] > 0,
-            waited=row["waited"] if is_given_up else row["updated_at"] - row["due_at"],
-            journal=tuple(map(journal_entry, journal)),
-            calls=tuple(map(call_record, calls)),
-            expired_leases=row["expired_leases"],
-            conversation=None if is_given_up else row["conversation"],
-            turn=None if is_given_up else row["turn"],
-        )
-
-
-def _give_up(tx: Transaction, row: Row) -> Row:
-    """Fail a run that has just been claimed, and return its row."""
-    error = (
-        f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, all but "
-        f"the first {QUARANTINE} while its worker ran nothing else, as if it ended the process of each worker; look at "
-        f"the workers' logs for the cause, and submit the run again"
-    )
-    result: JSONObject = {"error": error, "error_type": GIVEN_UP}
-    _end(tx, row["id"], row["fence"], "failed", result, {}, [{"type": "run.failed", "error_type": GIVEN_UP}])
-    return tx.all("find_run", id=row["id"])[0]
 
 
 def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0, is_progress: bool = True) -> Lease:
@@ -231,7 +161,7 @@ def finish(
     failure: FailedPass | None = None,
 ) -> tuple[CallRecord, ...]:
     """End the run and cancel its pending calls."""
-    cancelled = _end(tx, claim.run.id, claim.run.fence, status, result, entries, events)
+    cancelled = end(tx, claim.run.id, claim.run.fence, status, result, entries, events)
     if cancelled is None:
         status_after(tx, claim)
         return ()
@@ -251,7 +181,7 @@ def note_failure(tx: Transaction, claim: Claim, failure: FailedPass) -> None:
     )
 
 
-def _end(
+def end(
     tx: Transaction,
     run_id: str,
     fence: int,

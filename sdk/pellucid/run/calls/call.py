@@ -84,17 +84,17 @@ class Call(NamedTuple):
 
     @property
     def may_run(self) -> bool:
-        """Whether nothing speaks against the call before its span starts."""
+        """True if the call is neither refused nor denied before its span starts."""
         return self.refusal is None and self.denied is None
 
     @property
     def is_tried(self) -> bool:
-        """Whether the tool can be called, be it with arguments that do not fit."""
+        """True if the tool can be called, even if the arguments do not fit."""
         return self.denied is None and (self.refusal is None or self.refusal.error_type == INVALID_ARGUMENTS)
 
     @property
     def runs_here(self) -> bool:
-        """Whether the call is about to run a tool of the application, in this process."""
+        """True if the call is about to run a tool of the application in this process."""
         if not self.may_run:
             return False
         tool = self.tool.tool

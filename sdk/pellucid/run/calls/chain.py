@@ -69,12 +69,12 @@ class Need(NamedTuple):
 
     @property
     def in_run(self) -> bool:
-        """Whether the calls are those of runs, and not of `observe()`."""
+        """True if runs make the calls, and not `observe()`."""
         return not self.setup.is_standalone
 
     @property
     def has_policy(self) -> bool:
-        """Whether a permission policy rules on calls."""
+        """True if a permission policy decides on calls."""
         return self.setup.permissions is not None
 
 

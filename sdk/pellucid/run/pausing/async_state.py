@@ -52,7 +52,7 @@ class AsyncCall:
 
     @property
     def takes_place(self) -> bool:
-        """Whether the result takes the place of the call's result."""
+        """True if the result takes the place of the call's result."""
         return self.request is not None and self.request.takes_place
 
 
@@ -96,7 +96,7 @@ class AsyncCalls:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are calls whose results the model does not have."""
+        """True if there are calls whose results the model does not have."""
         return any(not call.delivered and not call.takes_place for call in self.by_id.values())
 
     def settle(self, call: AsyncCall, status: CallStatus, output: JSONValue) -> None:
