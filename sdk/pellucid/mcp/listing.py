@@ -20,10 +20,11 @@ from pellucid.concurrency.race import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
-from pellucid.mcp.connection import Connection, Negotiation
+from pellucid.mcp.connection import Connection
 from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.elicitation import Elicitor
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
+from pellucid.mcp.handshake import Negotiation
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.fetches import patience_of

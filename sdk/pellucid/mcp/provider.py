@@ -26,10 +26,11 @@ from pellucid.context import DiscoveryContext, Identity, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.annotations import annotations_of
 from pellucid.mcp.calls import call
-from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection, Negotiation
+from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
 from pellucid.mcp.credentials import Auth, Credentials, Headers
 from pellucid.mcp.elicitation import Elicit, Elicitor
 from pellucid.mcp.exchange import ByteLimits
+from pellucid.mcp.handshake import Negotiation
 from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.links import Links
 from pellucid.mcp.listing import Plan
