@@ -235,7 +235,7 @@ async def test_cancelling_who_connects_leaves_nothing_behind() -> None:
             await tools_of(provider)
         assert await pid_of(provider)
         await provider.aclose()
-    assert not provider._connections
+    assert not provider._pool.connections
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -257,7 +257,7 @@ def test_each_event_loop_has_a_connection_of_its_own(backend: str) -> None:
         thread.join(60)
     assert len(set(pids)) == 4
     assert not any(map(alive, pids))
-    assert not provider._connections
+    assert not provider._pool.connections
 
 
 async def test_closing_reaches_the_connections_of_other_loops() -> None:
@@ -294,7 +294,7 @@ async def test_what_a_provider_can_be_made_of() -> None:
             assert "add" in await tools_of(provider)
         provider = MCPProvider.connect(InMemoryTransport(modern_server()), id="c")
         await tools_of(provider)
-        for connection in list(provider._connections):
+        for connection in list(provider._pool.connections):
             connection.close()
             await connection.wait_closed()
         with pytest.raises(DiscoveryError, match="pass a function that returns a new one"):

@@ -143,7 +143,7 @@ async def test_idle_connections_close(server: TenantServer, url: str) -> None:
         for _ in range(2):
             result = await within(agent.run("Hello", identity=Identity(tenant="t")))
             assert result.output == "['of_t'] t"
-            for connection in list(provider._connections):  # not public: nothing else says that there is none
+            for connection in list(provider._pool.connections):  # not public: nothing else says that there is none
                 await within(connection.wait_closed())
 
 
@@ -153,7 +153,7 @@ async def test_a_connection_whose_request_waits_for_headers_is_not_idle(url: str
     closed: list[object] = []
 
     async def headers(identity: Identity | None) -> dict[str, str]:
-        open_now = [each for each in provider._connections if each.usable]  # not public: nothing else tells
+        open_now = [each for each in provider._pool.connections if each.usable]  # not public: nothing else tells
         if is_slow:
             with anyio.move_on_after(0.5):
                 for connection in open_now:
@@ -209,7 +209,7 @@ async def test_an_agent_that_cannot_open(url: str) -> None:
         async with Agent("a", model=FunctionModel(caller), providers=[good, bad]):
             pass
     assert "secret" not in str(caught.value)
-    assert not good._connections
+    assert not good._pool.connections
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ async def test_concurrent_callers_share_one_listing() -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(20):
                 tasks.start_soon(listener.names)
-        assert len(listener.provider._connections) == 1
+        assert len(listener.provider._pool.connections) == 1
         await listener.provider.aclose()
     assert sorted(map(str, listener.caches)) == ["joined"] * 19 + ["miss"]
     assert catalogue.asked == 1
@@ -232,14 +232,14 @@ async def test_a_server_that_hung_is_connected_to_anew() -> None:
     provider = MCPProvider.connect(Server("slow", on_list_tools=hang_once), id="hub", timeout=SOON)
     with anyio.fail_after(60):
         async with provider:
-            before = set(provider._connections)
+            before = set(provider._pool.connections)
             with pytest.raises(DiscoveryTimeout):
                 await Listener(provider).names()
             with pytest.raises(DiscoveryBackoff) as backoff:
                 await Listener(provider).names()
             await anyio.sleep(backoff.value.retry_after)
             assert await Listener(provider).names() == ["a"]
-            assert not before & provider._connections
+            assert not before & provider._pool.connections
 
 
 async def test_an_error_of_the_server_is_a_discovery_error() -> None:

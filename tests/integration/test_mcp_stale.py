@@ -216,14 +216,14 @@ async def test_a_server_that_hangs_in_the_background_is_connected_to_anew(teleme
     with anyio.fail_after(60):
         async with MCPProvider.connect(server, id="hub", ttl=0, timeout=4.0, stale_while_revalidate=600) as provider:
             runs = Runs(provider, telemetry)
-            before = set(provider._connections)
+            before = set(provider._pool.connections)
             await runs.run()
             await runs.run()
             await runs.refreshed(1)
             while len(runs.refreshes) == 1:
                 await runs.run()
                 await checkpoint()
-            assert not before & provider._connections
+            assert not before & provider._pool.connections
     assert ending(runs.refreshes[0]) == ("timeout", "ERROR", "timeout")
     assert ending(runs.refreshes[1])[0] == "completed"
     assert set(runs.caches[1:]) == {"stale"}
@@ -249,7 +249,7 @@ async def test_listings_and_calls_leave_a_server_alone_together() -> None:
         with serving(modern_server().streamable_http_app) as port:
             provider = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub")
             tools = {tool.name: tool for tool in await provider.list_tools(DiscoveryContext())}
-        for connection in list(provider._connections):
+        for connection in list(provider._pool.connections):
             connection.close()
             await connection.wait_closed()
         with pytest.raises(ToolError, match="ConnectError"):

@@ -6,22 +6,13 @@ import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from mcp import Client, MCPError
-from mcp.client import ClientRequestContext, IncomingMessage
-from mcp.client.subscriptions import Subscription, SubscriptionLost
-from mcp_types import (
-    CONNECTION_CLOSED,
-    CallToolResult,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    Implementation,
-    ToolListChangedNotification,
-)
+from mcp.client import ClientRequestContext
+from mcp_types import CONNECTION_CLOSED, ElicitRequestParams, ElicitResult, ErrorData
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import context as otel_context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
@@ -31,21 +22,17 @@ from pellucid import semconv
 from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
 from pellucid.failures import describe, error_type_of, first_of
+from pellucid.mcp.announcements import Announcements
 from pellucid.mcp.credentials import HeadersFailed
-from pellucid.mcp.elicitation import AskingClient, Elicitor, Questions
+from pellucid.mcp.elicitation import Elicitor, Questions
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.handshake import Handshake, Negotiation
 from pellucid.mcp.link import Link
 from pellucid.mcp.metrics import Request, Session
 from pellucid.mcp.transports import Target
-from pellucid.version import __version__
 
 T = TypeVar("T")
 
-Negotiation: TypeAlias = Literal["auto", "legacy"]
-"""Newest protocol that the server has, or one before 2026-07-28."""
-
-LISTEN_TIMEOUT: Final = 5.0
-"""Seconds to subscribe to changes of the tool list."""
 MAX_FAILURES: Final = 3
 """Consecutive failures after which a connection is replaced, in case its session is the cause."""
 CLOSE_TIMEOUT: Final = 10.0
@@ -70,22 +57,21 @@ class Connection:
 
     Attributes:
         lost: Whether the connection is closed or the server no longer knows the session.
-        notified: Whether the server announces changes of its tools.
     """
 
     __slots__ = (
         "_active",
+        "_announcements",
         "_client",
         "_close_requested",
         "_closing",
         "_expire",
         "_failure",
         "_failures",
+        "_handshake",
         "_link",
         "_loop",
-        "_opening",
         "_owner",
-        "_protocol",
         "_questions",
         "_reason",
         "_requests",
@@ -94,7 +80,6 @@ class Connection:
         "_settled",
         "_target",
         "lost",
-        "notified",
     )
 
     def __init__(
@@ -108,18 +93,17 @@ class Connection:
         ended: Callable[[Connection], None],
     ) -> None:
         self.lost = False
-        self.notified = False
         self._target = target
-        self._protocol = protocol
         self._expire = expire
         self._link = Link(ended=self._end, limits=limits)
+        self._handshake = Handshake(target, self._link, protocol)
+        self._announcements = Announcements(changed=partial(expire, changed=True), ended=self.retire)
         self._session = Session()
         self._reason: str | None = None
         self._loop: EventLoopToken = current_token()
         self._client: Client | None = None
         self._failure: BaseException | None = None
         self._failures = 0
-        self._opening = Exchange("initialize", _ignore)
         self._active: set[Exchange] = set()
         self._questions = Questions(elicitor) if elicitor is not None else None
         self._requests = 0
@@ -146,6 +130,11 @@ class Connection:
     def modern(self) -> bool:
         """True if the server states the lifetime of its listings."""
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def notified(self) -> bool:
+        """Whether the server announces changes of its tools."""
+        return self._announcements.are_expected
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
@@ -314,20 +303,24 @@ class Connection:
         try:
             with self._closing:
                 async with AsyncExitStack() as stack:
-                    client = await self._connect(stack, parent)
-                    self._link.protocol_version = client.protocol_version
-                    subscription = await self._subscribe(stack, client)
+                    client = await self._handshake.open(
+                        stack,
+                        parent,
+                        receive=self._announcements.receive,
+                        answer=self._answer if self._questions is not None else None,
+                    )
+                    await self._announcements.subscribe(client, stack, pushes=self._target.pushes)
                     self._client = client
                     self._session.start({semconv.MCP_PROTOCOL_VERSION: client.protocol_version, **self._labels})
                     self._settled.set()
-                    await self._wait_for_close(subscription)
+                    await self._wait_for_close()
                     self._closing.deadline = anyio.current_time() + CLOSE_TIMEOUT
         except BaseExceptionGroup as group:
             # A transport that breaks while the event loop shuts down raises a group with the loop's cancellation, which
             # must not escape the task: the loop would crash.
-            self._failure = self._open_error(first_of(group))
+            self._failure = self._failure_of(first_of(group))
         except Exception as error:  # noqa: BLE001  (raised to the callers that wait)
-            self._failure = self._open_error(error)
+            self._failure = self._failure_of(error)
         finally:
             if not self._settled.is_set() and self._failure is None:
                 self._failure = ServerGone("the connection was closed before it was established")
@@ -336,61 +329,13 @@ class Connection:
             self._session.end(self._reason)
             self._settled.set()
 
-    def _open_error(self, error: BaseException) -> BaseException:
-        """Convert a failure to open; other errors are returned unchanged.
+    def _failure_of(self, error: BaseException) -> BaseException:
+        """Convert a failure to open the connection; a later one is returned unchanged."""
+        return error if self._settled.is_set() else self._handshake.failure_of(error)
 
-        Returns `Refused` if the server answered, and `ServerGone` if it closed the connection.
-        """
-        if self._settled.is_set() or not isinstance(error, MCPError):
-            return error
-        refusal = self._opening.refusal or self._link.refusal
-        if refusal is not None and self._opening.status is None:
-            return refusal.with_traceback(None)
-        is_answer = error.code != CONNECTION_CLOSED or self._opening.status is not None
-        failure = Refused(error, self._opening) if is_answer else ServerGone("the server closed the connection")
-        failure.__cause__ = error
-        return failure
-
-    async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
-        token = otel_context.attach(parent)
-        try:
-            client = (Client if self._questions is None else AskingClient)(
-                self._target.reach(self._link, self._target.holder),
-                mode=self._protocol,
-                cache=None,  # the provider caches listings and records that on its spans
-                message_handler=self._receive,
-                client_info=Implementation(name="pellucid", version=__version__),
-                elicitation_callback=self._answer if self._questions is not None else None,
-            )
-            with self._opening.observed():
-                await stack.enter_async_context(client)
-                # Dispatch checks results, by what was listed and without values; the SDK might list the tools for it.
-                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
-                return client
-        finally:
-            otel_context.detach(token)
-
-    async def _subscribe(self, stack: AsyncExitStack, client: Client) -> Subscription | None:
-        """Subscribe to changes of the tool list if the server offers it; without, listings are fetched more often."""
-        tools = client.server_capabilities.tools
-        if tools is None or not tools.list_changed:
-            return None
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self.notified = self._target.pushes
-            return None
-        try:
-            with anyio.move_on_after(LISTEN_TIMEOUT):
-                subscription = await stack.enter_async_context(client.listen(tools_list_changed=True))
-                self.notified = bool(subscription.honored.tools_list_changed)
-                return subscription
-        except (MCPError, SubscriptionLost):
-            return None
-        return None
-
-    async def _wait_for_close(self, subscription: Subscription | None) -> None:
+    async def _wait_for_close(self) -> None:
         async with anyio.create_task_group() as tasks:
-            if subscription is not None:
-                tasks.start_soon(self._follow, subscription)
+            tasks.start_soon(self._announcements.follow)
             await self._wait_until_unused()
             tasks.cancel_scope.cancel()
 
@@ -403,28 +348,7 @@ class Connection:
             if not self._active and self._requests == requests:
                 self.retire()
 
-    async def _follow(self, subscription: Subscription) -> None:
-        try:
-            async for _event in subscription:
-                self._expire(changed=True)
-        except SubscriptionLost:
-            pass  # lost or ended by the server: changes are no longer announced
-        self.notified = False
-        self.retire()
-
     async def _answer(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question for which the server holds a call open, as protocols before 2026-07-28 do."""
         assert self._questions is not None
         return await self._questions.answer(params, self._active)
-
-    async def _receive(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self._expire(changed=True)
-
-
-def _ignore(_name: str, _value: AttributeValue) -> None:
-    """Drop an attribute: connecting has no span of its own."""
-
-
-async def _unchecked(name: str, result: CallToolResult) -> None:
-    """Take a result as it is."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from opentelemetry.util.types import AttributeValue
 
+from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.context import Identity, ToolContext
 from pellucid.errors import ToolError
@@ -39,7 +40,7 @@ class Links:
     Args:
         server: The provider's id.
         read: Reads a resource.
-        attributes: Span attributes of the tool.
+        attributes: Span attributes of requests to the server.
     """
 
     def __init__(self, server: str, read: Callable[..., Any], attributes: Mapping[str, AttributeValue]) -> None:
@@ -53,7 +54,7 @@ class Links:
             run=self._run,
             source=Mcp(server),
             mode="mcp",
-            attributes=attributes,
+            attributes={semconv.MCP_METHOD_NAME: "resources/read", **attributes},
         )
 
     def add(self, identity: Identity | None, value: object) -> None:

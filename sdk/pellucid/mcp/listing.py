@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from mcp import Client
 from mcp_types import ListToolsResult
 from mcp_types import Tool as ServerTool
 from opentelemetry import propagate
-from opentelemetry.util.types import AttributeValue
 from pydantic import ValidationError
 
 from pellucid import semconv
@@ -20,10 +19,11 @@ from pellucid.concurrency.race import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
-from pellucid.mcp.connection import Connection, Negotiation
+from pellucid.mcp.connection import Connection
 from pellucid.mcp.credentials import HeadersFailed
 from pellucid.mcp.elicitation import Elicitor
 from pellucid.mcp.exchange import LISTING, ByteLimits, Exchange, Refused, ServerGone, kind_of
+from pellucid.mcp.handshake import Negotiation
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.fetches import patience_of
@@ -37,6 +37,15 @@ MAX_PAGES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """Seconds for which a listing is served, fresh or old; `MCPProvider` documents them."""
+
+    ttl: float | None
+    stale_if_error: float
+    stale_while_revalidate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Options by which a provider connects and lists; `MCPProvider` documents the options.
 
@@ -44,9 +53,6 @@ class Plan:
         protocol: `legacy` for a protocol before 2026-07-28.
         elicitor: Answers the server's questions to a person.
         build: Builds tools from the server's tools, and rejects an invalid list.
-        attributes: Span attributes of a `tools/list` request.
-        opened: Called with each new connection.
-        ended: Called with each connection that has ended.
 
     Raises:
         ConfigError: there is no id, or a time is out of range.
@@ -57,18 +63,13 @@ class Plan:
     objective: float | None
     timeout: float | None
     call_timeout: float | None
-    ttl: float | None
-    stale_if_error: float
-    stale_while_revalidate: float
+    lifetimes: Lifetimes
     patience: float | None
     tell_model: bool
     limits: ByteLimits
     elicitor: Elicitor | None
     protocol: Negotiation
     build: Callable[[list[ServerTool | InvalidTool]], Tools]
-    attributes: Mapping[str, AttributeValue]
-    opened: Callable[[Connection], None]
-    ended: Callable[[Connection], None]
 
     def __post_init__(self) -> None:
         if self.protocol not in ("auto", "legacy"):
@@ -79,8 +80,7 @@ class Plan:
         for name in ("timeout", "call_timeout", "objective"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{owner}: {name}={value!r} must be a positive number of seconds")
-        lifetimes = ("ttl", "stale_if_error", "stale_while_revalidate")
-        check_not_negative(owner, {name: getattr(self, name) for name in lifetimes})
+        check_not_negative(owner, asdict(self.lifetimes))
         patience_of(owner, self.patience, tell_model=self.tell_model)
 
 
@@ -97,6 +97,7 @@ class ServerListing:
         self, plan: Plan, connect: Callable[[], Awaitable[Connection]], is_connected: Callable[[], bool]
     ) -> None:
         self._plan = plan
+        self._attributes = {semconv.MCP_METHOD_NAME: LISTING, **plan.target.attributes}
         self._connect = connect
         self._is_connected = is_connected
         self._listed: list[ServerTool | InvalidTool] | None = None
@@ -125,7 +126,7 @@ class ServerListing:
     async def _list(self, ctx: DiscoveryContext) -> Tools | HubCatalog:
         connection = await self._connect()
         # Set early, because the round trip may be cancelled.
-        ctx.describe({**self._plan.attributes, **connection.attributes})
+        ctx.describe({**self._attributes, **connection.attributes})
         try:
             listed, lifetime = await self._pages(connection, ctx)
         except Refused as error:
@@ -138,7 +139,7 @@ class ServerListing:
             self._listed = listed
         if lifetime > 0:
             return HubCatalog(self._tools, lifetime)
-        if self._plan.ttl is not None:
+        if self._plan.lifetimes.ttl is not None:
             return self._tools
         return HubCatalog(self._tools, float("inf") if connection.notified and not connection.modern else 0.0)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import which
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypedDict, Unpack
 
-import anyio
 from mcp import StdioServerParameters
 from mcp.client import Transport
 from mcp.server import Server
@@ -20,23 +18,20 @@ from mcp_types import Tool as ServerTool
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.concurrency.forks import reset_in_child
-from pellucid.concurrency.per_loop import PerLoop
 from pellucid.context import DiscoveryContext, Identity, ToolContext
-from pellucid.errors import ConfigError, DiscoveryError
+from pellucid.errors import ConfigError
 from pellucid.mcp.annotations import annotations_of
 from pellucid.mcp.calls import call
-from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection, Negotiation
 from pellucid.mcp.credentials import Auth, Credentials, Headers
 from pellucid.mcp.elicitation import Elicit, Elicitor
 from pellucid.mcp.exchange import ByteLimits
+from pellucid.mcp.handshake import Negotiation
 from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.links import Links
-from pellucid.mcp.listing import Plan
+from pellucid.mcp.listing import Lifetimes, Plan
 from pellucid.mcp.names import exposed_names
-from pellucid.mcp.partitions import Partitions
+from pellucid.mcp.pool import Pool
 from pellucid.mcp.resources import Library, Prompt, Resource
-from pellucid.mcp.server_catalog import ServerCatalog
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
 from pellucid.messages import Message, Part
 from pellucid.providers.provider import OnInvalid, Tools
@@ -49,9 +44,6 @@ from pellucid.types import JSONObject, JSONValue
 
 MAX_LISTING_BYTES: Final = 2**24
 MAX_RESULT_BYTES: Final = 2**25
-_CLOSED: Final = "the provider was closed; open it again by `async with`"
-MAX_HOLDERS: Final = 1000
-"""Identities with connections of their own, for each event loop."""
 
 
 class Options(TypedDict, total=False):
@@ -163,45 +155,31 @@ class MCPProvider:
         self.kind = target.kind
         self.objective = objective
         self.slo, self.owner, self.runbook = slo, owner, runbook
-        self.timeout = timeout
-        self.patience = patience
+        self.timeout, self.patience = timeout, patience
         self.on_invalid = on_invalid
         self._on_invalid_output = on_invalid_output
         self._needs_approval = needs_approval
-        self.server_address = target.address
-        self.server_port = target.port
-        self._target = target
+        self.server_address, self.server_port = target.address, target.port
         self._prefix = prefix
-        self._elicitor = Elicitor(id, elicitation) if elicitation is not None else None
         self._plan = Plan(
             id=id,
             target=target,
             objective=objective,
             timeout=timeout,
             call_timeout=call_timeout,
-            ttl=ttl,
-            stale_if_error=stale_if_error,
-            stale_while_revalidate=stale_while_revalidate,
+            lifetimes=Lifetimes(ttl=ttl, stale_if_error=stale_if_error, stale_while_revalidate=stale_while_revalidate),
             patience=patience,
             tell_model=tell_model,
+            elicitor=Elicitor(id, elicitation) if elicitation is not None else None,
             limits=ByteLimits.of(id, listing=max_listing_bytes, result=max_result_bytes),
-            elicitor=self._elicitor,
             protocol=protocol,
             build=self._build,
-            attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
-            opened=self._opened,
-            ended=self._ended,
         )
-        self._attributes = {semconv.MCP_METHOD_NAME: "tools/call", **target.attributes}
-        self._library = Library(id, self._connection, target.attributes, timeout)
-        read = {**self._attributes, semconv.MCP_METHOD_NAME: "resources/read"}
-        self._links = Links(id, self.read, read) if follow_links else None
-        self._catalogs = self._new_catalogs()
-        self._connections: set[Connection] = set()
+        self._pool = Pool(self._plan)
+        self._library = Library(id, self._pool.connection, target.attributes, timeout)
+        self._links = Links(id, self.read, target.attributes) if follow_links else None
         self._server_names: Mapping[str, str] = {}
-        self._closed = False
         self._entered = 0
-        reset_in_child(self, _connections=set)
 
     @classmethod
     def stdio(
@@ -308,7 +286,7 @@ class MCPProvider:
         Raises:
             DiscoveryError: the server could not be reached or did not list its tools.
         """
-        tools = await self._catalog(ctx.identity).list_tools(ctx)
+        tools = await self._pool.catalog(ctx.identity).list_tools(ctx)
         return tools if self._links is None else self._links.added(tools, ctx.identity)
 
     async def resources(self, *, identity: Identity | None = None) -> tuple[Resource, ...]:
@@ -358,24 +336,14 @@ class MCPProvider:
 
         Closing twice does nothing. `async with` opens the provider again.
         """
-        self._closed = True
-        catalogs, self._catalogs = self._catalogs.values(), self._new_catalogs()
-        for partitions in catalogs:
-            await partitions.aclose()
-        connections = list(self._connections)
-        for connection in connections:
-            connection.close()
-        # Bounded, because connections of an event loop that was stopped abruptly never close.
-        with anyio.move_on_after(CLOSE_TIMEOUT):
-            for connection in connections:
-                await connection.wait_closed()
+        await self._pool.aclose()
 
     async def __aenter__(self) -> Self:
-        self._closed = False
+        self._pool.open()
         self._entered += 1
         try:
-            if not self._target.by_identity:
-                await self._connection(None)
+            if not self._plan.target.by_identity:
+                await self._pool.connection(None)
         except BaseException:
             self._entered -= 1
             raise
@@ -388,31 +356,13 @@ class MCPProvider:
         if not self._entered:
             await self.aclose()
 
-    def _new_catalogs(self) -> PerLoop[Partitions]:
-        def of(holder: Identity | None) -> ServerCatalog:
-            return ServerCatalog(replace(self._plan, target=replace(self._target, holder=holder)))
-
-        return PerLoop(lambda: Partitions(of, MAX_HOLDERS))
-
-    def _catalog(self, identity: Identity | None) -> ServerCatalog:
-        if self._closed:
-            raise DiscoveryError(self.id, _CLOSED)
-        return self._catalogs.get().get(self._target.holder_of(identity))
-
-    def _opened(self, connection: Connection) -> None:
-        if self._closed:
-            raise DiscoveryError(self.id, _CLOSED)
-        self._connections.add(connection)
-
-    def _ended(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-
     def _build(self, listed: list[ServerTool | InvalidTool]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
-        tools = tuple(self._tool(tool, names[tool.name], self._attributes) for tool in listed)
+        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._plan.target.attributes}
+        tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
         listed_names = {exposed: name for name, exposed in names.items()}
-        self._server_names = {**self._server_names, **listed_names} if self._target.by_identity else listed_names
+        self._server_names = {**self._server_names, **listed_names} if self._plan.target.by_identity else listed_names
         return tools
 
     def _tool(self, tool: ServerTool | InvalidTool, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
@@ -420,7 +370,7 @@ class MCPProvider:
         if isinstance(tool, InvalidTool):
             problem = f"the server's tool {name!r} violates the protocol: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
-        plain, renamed = (Tool, RenamedTool) if self._elicitor is None else (ElicitingTool, RenamedElicitingTool)
+        plain, renamed = (Tool, RenamedTool) if self._plan.elicitor is None else (ElicitingTool, RenamedElicitingTool)
         create = plain if visible(tool.name) == tool.name else partial(renamed, listed_name=tool.name)
         return create(
             name=name,
@@ -438,11 +388,8 @@ class MCPProvider:
         )
 
     async def _call(self, name: str, exposed: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        connect = partial(self._connection, ctx.identity)
-        value = await call(self.id, connect, name, arguments, ctx, exposed=exposed, elicitor=self._elicitor)
+        connect = partial(self._pool.connection, ctx.identity)
+        value = await call(self.id, connect, name, arguments, ctx, exposed=exposed, elicitor=self._plan.elicitor)
         if self._links is not None:
             self._links.add(ctx.identity, value)
         return value
-
-    async def _connection(self, identity: Identity | None) -> Connection:
-        return await self._catalog(identity).connection()

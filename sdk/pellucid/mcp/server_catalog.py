@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
@@ -24,18 +24,25 @@ class ServerCatalog(DiscoveryProvider):
     """The cached tools and the connection of a server in one event loop.
 
     Concurrent callers share one attempt to connect. After a failure, listings and tool calls observe the same back-off.
+
+    Args:
+        plan: Options of the provider.
+        opened: Called with each new connection.
+        ended: Called with each connection that has ended.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self, plan: Plan, *, opened: Callable[[Connection], None], ended: Callable[[Connection], None]
+    ) -> None:
         super().__init__(
             ServerListing(plan, self._connect, lambda: self._usable is not None),
             id=plan.id,
-            ttl=plan.ttl or 0.0,
+            ttl=plan.lifetimes.ttl or 0.0,
             key=lambda _ctx: _KEY,
             objective=plan.objective,
             timeout=plan.timeout,
-            stale_if_error=plan.stale_if_error,
-            stale_while_revalidate=plan.stale_while_revalidate,
+            stale_if_error=plan.lifetimes.stale_if_error,
+            stale_while_revalidate=plan.lifetimes.stale_while_revalidate,
             patience=plan.patience,
             tell_model=plan.tell_model,
             max_entries=1,
@@ -43,6 +50,8 @@ class ServerCatalog(DiscoveryProvider):
         )
         self.kind = plan.target.kind
         self._plan = plan
+        self._opened = opened
+        self._ended = ended
         self._connection: Connection | None = None
         self._connecting: Flight[Connection] | None = None
 
@@ -88,9 +97,9 @@ class ServerCatalog(DiscoveryProvider):
             elicitor=plan.elicitor,
             protocol=plan.protocol,
             expire=expire,
-            ended=plan.ended,
+            ended=self._ended,
         )
-        plan.opened(connection)
+        self._opened(connection)
         try:
             with measured_connect(self.id, self.kind):
                 await connection.open()
