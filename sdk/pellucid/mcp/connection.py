@@ -133,7 +133,7 @@ class Connection:
 
     @property
     def notified(self) -> bool:
-        """Whether the server announces changes of its tools."""
+        """True if the server announces changes of its tools."""
         return self._announcements.are_expected
 
     @property
