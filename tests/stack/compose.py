@@ -92,7 +92,9 @@ class Service:
     def start(self, timeout: float = 120.0) -> None:
         """Start it and wait until its health check succeeds."""
         started = time.monotonic()
-        command = [str(ENTRYPOINTS[self.name]), *map(self.translate, self._definition["command"])]
+        program = ENTRYPOINTS[self.name]
+        interpreter = [sys.executable] if program.suffix == ".py" else []
+        command = [*interpreter, str(program), *map(self.translate, self._definition["command"])]
         if self.name in LISTENS_EVERYWHERE:
             command.append(LISTENS_EVERYWHERE[self.name].format(address=self.address))
         environment = {name: self.translate(value) for name, value in self._definition.get("environment", {}).items()}

@@ -1,4 +1,4 @@
-"""Spans and scores of OTLP requests."""
+"""Spans, scores and log lines of OTLP requests."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from pellucid_exporters.local.records import EventRecord, light_json
 from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.local.score_schema import SCORE
 from pellucid_exporters.plain_json import plain_json
+from pellucid_exporters.stored.log_lines import LogLineRow
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -148,15 +149,40 @@ def _context(trace_id: bytes, span_id: bytes) -> SpanContext:
 
 def scores_of(request: Any) -> Iterator[tuple[str, EventRecord] | None]:
     """Yield the scores of a request, each with the name of its service, and None for each other log record."""
+    for service, _, record in log_records_of(request):
+        score = score_of(record)
+        yield (service, score) if score is not None else None
+
+
+def log_records_of(request: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the log records of a request, each with the names of its service and logger."""
     for group in request.resource_logs:
         service = str(_attributes(group.resource).get("service.name", ""))
         for scoped in group.scope_logs:
             for record in scoped.log_records:
-                score = _score(record)
-                yield (service, score) if score is not None else None
+                yield service, scoped.scope.name, record
 
 
-def _score(record: Any) -> EventRecord | None:
+def log_line_of(record: Any, logger: str, run_id: str) -> LogLineRow | None:
+    """Return the line of a log record of a run; None if its ids or its time are not valid."""
+    time = record.time_unix_nano or record.observed_time_unix_nano
+    if len(record.trace_id) != _TRACE or len(record.span_id) != _SPAN or time > LARGEST:
+        return None
+    body = _value(record.body)
+    named = {"event.name": record.event_name} if record.event_name else {}
+    return LogLineRow(
+        run_id=run_id,
+        span_id=record.span_id.hex(),
+        time=time,
+        severity=record.severity_number,
+        level=record.severity_text,
+        logger=logger,
+        body=body if body is None or isinstance(body, str) else plain_json(body).decode(),
+        attributes={**_attributes(record), **named},
+    )
+
+
+def score_of(record: Any) -> EventRecord | None:
     """Return the event of a score; None of another log record, or of a score without a name or what it judges."""
     facts = _attributes(record)
     if EVALUATION_RESULT not in {record.event_name, record.body.string_value, facts.get("event.name")}:

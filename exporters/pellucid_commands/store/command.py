@@ -114,9 +114,12 @@ def _import(options: Namespace) -> int:
         if found.log_lines:
             print(f"{file}: {found.log_lines:,} log lines imported")
         if found.there:
-            print(f"{file}: {found.there:,} spans and events were there already")
+            print(f"{file}: {found.there:,} spans, events and log lines were there already")
         if found.left_out:
             print(f"{file}: {found.left_out:,} spans under way are left out; import it again when they have ended")
+        if found.unwanted:
+            reason = "they belong to no run in the store, or repeat what spans say"
+            print(f"{file}: {found.unwanted:,} log records are left out: {reason}")
     return 0
 
 

@@ -83,11 +83,7 @@ async def test_otlp_in_json_is_imported(tmp_path: Path, capsys: pytest.CaptureFi
         await runs_of_agents(None)
     spans = list(captured.spans)
     batches = [spans[:10], spans[10:]] if lines else [spans]
-    documents = [MessageToDict(encode_spans(batch)) for batch in batches]
-    for span in (s for d in documents for r in d["resourceSpans"] for g in r["scopeSpans"] for s in g["spans"]):
-        for item in (span, *span.get("links", ())):
-            for name in {"traceId", "spanId", "parentSpanId"} & item.keys():
-                item[name] = base64.b64decode(item[name]).hex()
+    documents = [with_hexadecimal_ids(MessageToDict(encode_spans(batch))) for batch in batches]
     file.write_text("\n".join(map(json.dumps, documents)) if lines else json.dumps(documents[0], indent=2))
     for number in (3, 0):
         assert store("import", str(file), "--store", str(target)) == 0
@@ -104,6 +100,67 @@ async def test_otlp_in_json_is_imported(tmp_path: Path, capsys: pytest.CaptureFi
     imported = StoreReader(target).run(str(root.attributes[semconv.RUN_ID]))
     assert imported is not None
     assert imported.end == root.end_time
+
+
+async def test_log_records_in_json_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines and scores of a run that the store or the file has, once; others, and Pellucid's own lines, are counted."""
+    target, spans, logs = tmp_path / "own.db", tmp_path / "spans.json", tmp_path / "logs.json"
+    with capture(fixed=False) as captured:
+        run = await Agent("a", model=ScriptedModel("hi")).run("hello")
+    spans.write_text(json.dumps(with_hexadecimal_ids(MessageToDict(encode_spans(captured.spans)))))
+    ids = {"traceId": run.trace_id, "spanId": f"{captured.spans[0].context.span_id:016x}"}
+    line = {**ids, "timeUnixNano": "1700000000000000001", "severityNumber": 17, "severityText": "ERROR"}
+    score = [("gen_ai.evaluation.name", "polite"), ("gen_ai.evaluation.score.value", 0.5)]
+    records: list[dict[str, Any]] = [
+        {**line, "body": {"stringValue": "long " * 1_000}, "attributes": attributes(("order", 7))},
+        {**line, "body": {"kvlistValue": {"values": attributes(("a", "b"))}}, "eventName": "app.event"},
+        {**ids, "timeUnixNano": "1", "eventName": "gen_ai.evaluation.result", "attributes": attributes(*score)},
+        {**line, "traceId": "1" * 32},
+        {"timeUnixNano": "1", "body": {"stringValue": "outside of a run"}},
+    ]
+    documents = [
+        {"resourceMetrics": []},
+        *(log_document("app.orders", record) for record in records),
+        log_document("pellucid.run", {**line, "body": {"stringValue": "run ended"}}),
+    ]
+    logs.write_text("\n".join(map(json.dumps, documents)))
+    assert store("import", str(spans), str(logs), "--store", str(target)) == 0
+    shown = capsys.readouterr().out
+    assert "logs.json: 0 runs, 0 spans and 1 events imported" in shown
+    assert "logs.json: 2 log lines imported" in shown
+    assert (
+        "logs.json: 3 log records are left out: they belong to no run in the store, or repeat what spans say" in shown
+    )
+    reader = StoreReader(target)
+    rows = {row.attributes.get("event.name"): row for row in reader.log_lines(run.run_id).rows}
+    assert (rows[None].body, rows[None].attributes, rows[None].level) == ("long " * 1_000, {"order": 7}, "ERROR")
+    assert (rows["app.event"].body, rows["app.event"].logger) == ('{"a":"b"}', "app.orders")
+    assert [(found.name, found.value) for found in reader.scores(run.run_id)] == [("polite", 0.5)]
+    assert store("import", str(logs), "--store", str(target)) == 0
+    assert "logs.json: 3 spans, events and log lines were there already" in capsys.readouterr().out
+    assert len(reader.log_lines(run.run_id).rows) == 2
+    assert len(reader.scores(run.run_id)) == 1
+
+
+def attributes(*pairs: tuple[str, Any]) -> list[dict[str, Any]]:
+    """Return attributes of OTLP in JSON."""
+    kinds = {str: "stringValue", int: "intValue", float: "doubleValue"}
+    return [{"key": name, "value": {kinds[type(value)]: value}} for name, value in pairs]
+
+
+def log_document(logger: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with a log record of a logger."""
+    scoped = {"scope": {"name": logger}, "logRecords": [record]}
+    return {"resourceLogs": [{"resource": {"attributes": attributes(("service.name", "shop"))}, "scopeLogs": [scoped]}]}
+
+
+def with_hexadecimal_ids(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document whose ids are as OTLP has them in JSON; in place."""
+    for span in (s for r in document["resourceSpans"] for g in r["scopeSpans"] for s in g["spans"]):
+        for item in (span, *span.get("links", ())):
+            for name in {"traceId", "spanId", "parentSpanId"} & item.keys():
+                item[name] = base64.b64decode(item[name]).hex()
+    return document
 
 
 def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid.errors import ConfigError
+from pellucid_commands.store.imports.log_records import import_log_records
 from pellucid_commands.store.imports.otlp import import_otlp
 from pellucid_commands.store.imports.otlp_json import SIGNS
 from pellucid_commands.store.imports.rows import RowImport
@@ -43,7 +44,9 @@ def import_file(source: Path, store: Path) -> Imported:
                 writers.objectives = _objectives(reader, store)
                 return RowImport(reader, store, writers).all()
         if any(f'"{sign}"'.encode() in start for sign in SIGNS):
-            return import_otlp(source, store, writers)
+            counts = import_otlp(source, store, writers)
+            import_log_records(source, store, writers, counts)
+            return counts
         return RowImport(FileReader(source), store, writers).all()
 
 

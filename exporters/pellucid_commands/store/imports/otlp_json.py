@@ -1,22 +1,25 @@
-"""Spans of OTLP in JSON: one document, or one in each line, as the file exporter of the Collector writes them."""
+"""OTLP in JSON: one document, or one in each line, as the file exporter of the Collector writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from pellucid.errors import ConfigError
-from pellucid_commands.receiving.decoding import from_json, spans_of
+from pellucid_commands.receiving.decoding import from_json, log_records_of, spans_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-SIGNS: Final = ("resourceSpans", "resource_spans")
+SIGNS: Final = tuple(
+    name for kind in ("Spans", "Logs", "Metrics") for name in (f"resource{kind}", f"resource_{kind.lower()}")
+)
 """Keys of a document."""
 
 
@@ -26,12 +29,28 @@ def read_spans(path: Path) -> Iterator[ReadableSpan]:
     Raises:
         ConfigError: it is not OTLP in JSON.
     """
+    for request in _requests(path, ExportTraceServiceRequest):
+        for span in spans_of(request):
+            if span is None:
+                raise ConfigError(f"{path}: a span has no valid ids or times")
+            yield span
+
+
+def read_log_records(path: Path) -> Iterator[tuple[str, str, Any]]:
+    """Yield the log records of a file, each with the names of its service and logger.
+
+    Raises:
+        ConfigError: it is not OTLP in JSON.
+    """
+    for request in _requests(path, ExportLogsServiceRequest):
+        yield from log_records_of(request)
+
+
+def _requests(path: Path, kind: Callable[[], Any]) -> Iterator[Any]:
+    """Yield a request for each document; it is empty if the document is of another signal."""
     try:
         for document in _documents(path):
-            for span in spans_of(from_json(document, ExportTraceServiceRequest())):
-                if span is None:
-                    raise ConfigError(f"{path}: a span has no valid ids or times")
-                yield span
+            yield from_json(document, kind())
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: this is no OTLP in JSON ({error})") from error
 

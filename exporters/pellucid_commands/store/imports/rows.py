@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid_commands.store.imports.rows_as_spans import event_of, log_line_of, span_of
+from pellucid_commands.store.imports.keys import event_key, log_key
+from pellucid_commands.store.imports.rows_as_spans import event_of, record_of_line, span_of
 from pellucid_commands.store.imports.target import Imported
 from pellucid_commands.store.lines import all_runs, log_lines_of
 from pellucid_exporters.local.bodies import pack
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from pellucid_commands.store.imports.target import Writers
     from pellucid_exporters.local.writer import Record
-    from pellucid_exporters.stored.log_lines import LogLineRow
     from pellucid_exporters.stored.reader import LoggedRecording
     from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
 
@@ -67,14 +67,14 @@ class RowImport:
             self._add_log_lines(run, target)
 
     def _add_log_lines(self, run: RunRow, target: StoreReader | None) -> None:
-        there = set(map(_log_key, log_lines_of(target, run.run_id))) if target is not None else set()
+        there = set(map(log_key, log_lines_of(target, run.run_id))) if target is not None else set()
         lines: list[Record] = []
         for row in log_lines_of(self._source, run.run_id):
-            if _log_key(row) in there:
+            if log_key(row) in there:
                 self.counts.there += 1
                 continue
             self.counts.log_lines += 1
-            lines.append(log_line_of(row, run.trace_id))
+            lines.append(record_of_line(row, run.trace_id))
             if len(lines) >= _BATCH:
                 self._write(lines, run)
                 lines = []
@@ -113,8 +113,4 @@ def _is_in(there: set[tuple[str, bool]], span: SpanRow) -> bool:
 
 
 def _key(event: EventRow) -> tuple[Any, ...]:
-    return event.time, event.name, event.span_id, event.payload.get("score"), event.payload.get("run_id")
-
-
-def _log_key(row: LogLineRow) -> tuple[Any, ...]:
-    return row.time, row.span_id, row.logger, row.body
+    return event_key(event.time, event.name, event.span_id, event.payload)

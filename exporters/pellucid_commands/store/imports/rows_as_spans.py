@@ -63,8 +63,8 @@ def event_of(row: EventRow, payload: Mapping[str, Any]) -> EventRecord:
     )
 
 
-def log_line_of(row: LogLineRow, trace_id: str) -> LogLine:
-    """Return the log line of a row."""
+def record_of_line(row: LogLineRow, trace_id: str) -> LogLine:
+    """Return the record of a log line."""
     return log_line(
         (bytes.fromhex(trace_id), bytes.fromhex(row.span_id)),
         row.time,

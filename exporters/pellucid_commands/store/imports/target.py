@@ -27,6 +27,7 @@ class Imported:
     Attributes:
         there: Spans, events and log lines that the store had already.
         left_out: Spans that are under way.
+        unwanted: Log records of no run in the store, and Pellucid's own, which repeat what spans say.
     """
 
     runs: int = 0
@@ -35,6 +36,7 @@ class Imported:
     log_lines: int = 0
     there: int = 0
     left_out: int = 0
+    unwanted: int = 0
 
 
 class Writers(ExitStack):
