@@ -45,7 +45,7 @@ class ExperimentOptions(TypedDict, total=False):
     """Value that tools receive as `ctx.deps`."""
 
     telemetry: Pipeline | None
-    """Where the telemetry goes, if not where that of the agent goes."""
+    """Telemetry of the trials; that of the agent without it."""
 
     scorer_timeout: float
     """Seconds for each scorer; 60 by default."""

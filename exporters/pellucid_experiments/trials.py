@@ -22,7 +22,7 @@ class Planned(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Which trial it is."""
+        """Ids of the case and the candidate, and the number of the repetition."""
         return self.case.id, self.candidate, self.repeat
 
 
@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Which trial it is."""
+        """Ids of the case and the candidate, and the number of the repetition."""
         return self.case, self.candidate, self.repeat
 
     @property

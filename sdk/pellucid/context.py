@@ -116,7 +116,7 @@ class DiscoveryReport(Protocol):
 
 
 class Patience(NamedTuple):
-    """How long an iteration waits for a hub; then it goes on with the previous catalogue, or with no tools of the hub.
+    """Time that an iteration waits for a hub; then it goes on with the previous catalogue, or with no tools of the hub.
 
     Attributes:
         seconds: Seconds from the start of a round trip.

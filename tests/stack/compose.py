@@ -50,6 +50,11 @@ LISTENS_EVERYWHERE: Final = {
 """Options for servers that listen on all addresses unless told otherwise, which several cannot on one machine."""
 
 
+def started_by(program: Path) -> list[str]:
+    """Return the beginning of a command: a script needs the interpreter that has the test's packages."""
+    return [sys.executable, str(program)] if program.suffix == ".py" else [str(program)]
+
+
 class Service:
     """A service of docker-compose.yml.
 
@@ -92,9 +97,7 @@ class Service:
     def start(self, timeout: float = 120.0) -> None:
         """Start it and wait until its health check succeeds."""
         started = time.monotonic()
-        program = ENTRYPOINTS[self.name]
-        interpreter = [sys.executable] if program.suffix == ".py" else []
-        command = [*interpreter, str(program), *map(self.translate, self._definition["command"])]
+        command = [*started_by(ENTRYPOINTS[self.name]), *map(self.translate, self._definition["command"])]
         if self.name in LISTENS_EVERYWHERE:
             command.append(LISTENS_EVERYWHERE[self.name].format(address=self.address))
         environment = {name: self.translate(value) for name, value in self._definition.get("environment", {}).items()}
@@ -117,8 +120,8 @@ class Service:
                     return bool(answer.status == 200)
             except (URLError, OSError):
                 return False
-        command = [sys.executable if program == "python" else str(PROGRAMS[program]), *arguments]
-        return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+        started = [sys.executable] if program == "python" else started_by(PROGRAMS[program])
+        return subprocess.run([*started, *arguments], capture_output=True, check=False, timeout=60).returncode == 0
 
     def stop(self, *, kill: bool = False) -> int:
         """End it as `docker compose stop` does, or at once; return its exit status."""

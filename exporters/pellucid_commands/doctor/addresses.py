@@ -1,4 +1,4 @@
-"""Where an address is: on this machine, in this network, or elsewhere."""
+"""Place of an address: this machine, this network, or elsewhere."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pellucid_exporters.console.tree import Line, Tree
 
 
 class Display(Protocol):
-    """Where runs are shown."""
+    """Display of runs."""
 
     @property
     def lock(self) -> AbstractContextManager[object]:

@@ -12,7 +12,7 @@ from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow
 
 
 class Processes:
-    """When processes that are gone were last seen, by their ids in the store, each looked up once."""
+    """Times at which processes that are gone were last seen, by their ids in the store, each looked up once."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -52,7 +52,7 @@ def reserved(state: BudgetState, limits: Limits, need: Need) -> Reservation:
 
 
 class BudgetStore(Protocol):
-    """Where the accounts of budgets are: by default memory; a `RunStore` is one, too.
+    """Store of the accounts of budgets: memory by default; a `RunStore` is one, too.
 
     Every method is one transaction. A name and a period have one account, and a reservation that is not settled in time
     counts as spent, until it is settled.

@@ -20,7 +20,7 @@ def _usual() -> tuple[Strategy, ...]:
 @explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """How requests are fitted into the model's window. The conversation itself stays whole.
+    """Options that fit requests into the model's window. The conversation itself stays whole.
 
     ```python
     Agent("researcher", model="openai:gpt-6-sol", tools=[search], context=Context())

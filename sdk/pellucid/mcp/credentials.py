@@ -1,4 +1,4 @@
-"""Who asks a server over HTTP: headers and authentication by identity."""
+"""Credentials for a server over HTTP: headers and authentication by identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tools of a catalogue the model gets; see README.md beside this file."""
+"""Selection of the tools of a catalogue that the model gets; see README.md beside this file."""
 
 from typing import TYPE_CHECKING
 

@@ -15,7 +15,7 @@ from pellucid.messages import Usage
 from pellucid.types import JSONObject
 
 Select: TypeAlias = Literal["public", "all"] | Collection[str] | Callable[[Event], bool]
-"""Which events a client gets: what end users may see, all, those of these names, or those that a function accepts."""
+"""Events that a client gets: those for end users, all, those of these names, or those that a function accepts."""
 
 _SHOWN: Final = frozenset(
     {

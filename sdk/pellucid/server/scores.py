@@ -28,7 +28,7 @@ MAX_NAMES: Final = 8
 """Names of one token."""
 
 CALLER: Final = "caller"
-"""Who judges, of callers without a principal."""
+"""Name of the judge for callers without a principal."""
 
 LIFETIME: Final = 7 * 86_400.0
 MAX_LIFETIME: Final = 30 * 86_400.0

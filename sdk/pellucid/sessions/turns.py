@@ -1,4 +1,4 @@
-"""Where the turns of a session are kept: in memory, or as runs of a conversation in the store of durable runs."""
+"""Stores of the turns of a session: memory, or runs of a conversation in the store of durable runs."""
 
 from __future__ import annotations
 

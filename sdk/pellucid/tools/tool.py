@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
 Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
-"""Where an asynchronous call runs: in the background of the run, or in another process."""
+"""Place of an asynchronous call: the background of the run, or another process."""
 
 OnInvalidOutput: TypeAlias = Literal["error", "report"]
 """Treatment of a result that does not fit the output schema: withhold it, or let it through with an event."""
@@ -108,7 +108,7 @@ class Hub:
 
 
 ToolSource: TypeAlias = Builtin | Mcp | Hub
-"""Where a tool comes from."""
+"""Origin of a tool."""
 
 Params = ParamSpec("Params")
 ResultT = TypeVar("ResultT")

@@ -1,4 +1,4 @@
-"""Where the time of a run went: the critical path by phase, and its gaps by name."""
+"""Time of a run: the critical path by phase, and its gaps by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a worker gets its claims from: the store alone, or a queue with the store behind it."""
+"""Sources of a worker's claims: the store alone, or a queue with the store behind it."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class CallTokens:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Where other processes return results, and with which tokens.
+    """Address to which other processes return results, and the tokens that they need.
 
     Attributes:
         url: Address of the server that has `pellucid.server`'s application, as these processes reach it.

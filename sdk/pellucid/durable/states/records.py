@@ -21,7 +21,7 @@ from pellucid.messages import Message, Usage, load_messages
 from pellucid.types import JSONObject, JSONValue
 
 StreamMode: TypeAlias = Literal["read", "always", "never"]
-"""When models stream the answers of durable runs: if anybody reads when an answer begins, always, or never."""
+"""Streaming of the answers of durable runs: if anybody reads when an answer begins, always, or never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Where pieces of answers pass through a process, from its workers and others to its readers and others."""
+"""Hub of the pieces of answers in a process: from workers to readers, its own and those of other processes."""
 
 from __future__ import annotations
 
