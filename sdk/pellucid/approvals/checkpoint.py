@@ -15,8 +15,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pydantic_core import to_json
 
 from pellucid.approvals.claims import Claims
-from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
+from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import STORED_KEYS, EndedCall, ExternalRequest, ExternalResult
+from pellucid.approvals.settling import Settled
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part

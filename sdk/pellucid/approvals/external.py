@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias, get_args
 
-from pellucid.errors import CheckpointError, ConfigError
+from pellucid.errors import ConfigError
 from pellucid.messages import Part, load_part
 from pellucid.module_names import renamed
 from pellucid.types import JSONObject, JSONValue
@@ -17,8 +16,6 @@ MAX_TIME: Final = 1e11
 
 STORED_KEYS: Final = {"expires_at": "deadline"}
 """Names that fields of `ExternalRequest` have in checkpoints and journals, where they differ."""
-
-_NONE: Final[Mapping[str, EndedCall]] = {}
 
 CallStatus: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
 
@@ -154,58 +151,3 @@ class EndedCall:
     tool_call_id: str
     digest: str
     trace: dict[str, str] = field(default_factory=dict)
-
-
-def settle_results(
-    requests: Sequence[ExternalRequest],
-    results: Iterable[ExternalResult],
-    now: float,
-    ended: Mapping[str, EndedCall] = _NONE,
-) -> tuple[list[ExternalResult], list[ExternalResult]]:
-    """Return the results that settle calls, and those that come too late; calls past their deadline expire.
-
-    A result that a call has already changes nothing. The results of calls in `ended`, by result id, come too late.
-
-    Raises:
-        CheckpointError: a result is for an unknown call, or differs from the one that the call has.
-    """
-    known = {request.result_id: request for request in requests}
-    settled: dict[str, ExternalResult] = {}
-    for request in requests:
-        if (known_result := request.result or _expired(request, now)) is not None:
-            settled[request.result_id] = known_result
-    late: list[ExternalResult] = []
-    for result in results:
-        if result.result_id in ended and result.result_id not in known:
-            if ended[result.result_id].digest != result.digest:
-                late.append(result)
-            continue
-        if result.result_id not in known:
-            raise CheckpointError(_unknown(result.result_id, known))
-        first = settled.setdefault(result.result_id, result)
-        if first.status == "expired" and result.status != "expired":
-            late.append(result)
-        elif first.digest != result.digest:
-            raise CheckpointError(
-                f"call {result.result_id!r} of tool {known[result.result_id].tool_name!r} has another result already, "
-                f"which is kept"
-            )
-    return [result for result_id, result in settled.items() if known[result_id].result is None], late
-
-
-def _expired(request: ExternalRequest, now: float) -> ExternalResult | None:
-    """Return the result of a call that has expired."""
-    if request.expires_at is None or not request.expires(now):
-        return None
-    error = expired_text(request.expires_at - request.dispatched_at)
-    return ExternalResult(result_id=request.result_id, status="expired", error=error, settled_at=request.expires_at)
-
-
-def expired_text(seconds: float) -> str:
-    """Return what the model reads of a call that has expired."""
-    return f"The call expired: there was no result within {seconds:.6g} s."
-
-
-def _unknown(result_id: str, known: Mapping[str, ExternalRequest]) -> str:
-    waiting = ", ".join(map(repr, known)) or "no result"
-    return f"unknown result id {result_id!r}; this checkpoint is waiting for {waiting}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 
-from pellucid.approvals.decisions import Settled
-from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import together
 from pellucid.errors import ToolError
 from pellucid.messages import ToolCall, ToolResult
@@ -21,6 +20,10 @@ from pellucid.run.state import Run
 from pellucid.run.tool_results import with_note
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONObject
+
+if TYPE_CHECKING:
+    from pellucid.approvals.external import ExternalRequest
+    from pellucid.approvals.settling import Settled
 
 
 async def dispatch(

@@ -9,8 +9,9 @@ from opentelemetry.trace import SpanContext
 
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.claims import Claims, claim
-from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
-from pellucid.approvals.external import ExternalResult, settle_results
+from pellucid.approvals.decisions import ApprovalRequest, Decision
+from pellucid.approvals.external import ExternalResult
+from pellucid.approvals.settling import Settled, settle, settle_results
 from pellucid.errors import CheckpointError, PolicyHalt
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse

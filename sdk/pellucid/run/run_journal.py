@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanContext
 
-from pellucid.run.journal import CallAddress, Registration
 from pellucid.telemetry import Boundary
 
 if TYPE_CHECKING:
     from pellucid.approvals.external import ExternalRequest
     from pellucid.messages import ToolResult
     from pellucid.models import ModelResponse
+    from pellucid.run.journal import CallAddress, Registration
     from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 
 

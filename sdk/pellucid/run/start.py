@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry.trace import SpanContext
 
-from pellucid.approvals.checkpoint import Checkpoint
-from pellucid.approvals.claims import Claims
-from pellucid.approvals.decisions import Decision
-from pellucid.approvals.external import ExternalResult
 from pellucid.context import CancelToken, Identity
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.run.journal import Folded, Journal, LiveText
 from pellucid.run.run_journal import NO_JOURNAL, RunJournal
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.telemetry import Listeners
 from pellucid.text import excerpt
 from pellucid.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from pellucid.approvals.checkpoint import Checkpoint
+    from pellucid.approvals.claims import Claims
+    from pellucid.approvals.decisions import Decision
+    from pellucid.approvals.external import ExternalResult
+    from pellucid.run.journal import Folded, Journal, LiveText
 
 Input: TypeAlias = str | Message | Sequence[Message]
 

@@ -17,13 +17,13 @@ from pellucid.messages import ProviderToolDefinition, ToolDefinition
 from pellucid.text import excerpt
 from pellucid.tools.catalog_cache import MOST, Remembered
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
-from pellucid.tools.hidden import HiddenText, without_hidden
 from pellucid.tools.names import LOAD_SKILL, LONGEST, RESERVED, problem_of
 from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 if TYPE_CHECKING:
     from pellucid.telemetry.content import CapturedValue
+    from pellucid.tools.hidden import HiddenText
     from pellucid.tools.search import SearchIndex
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
@@ -121,7 +121,7 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
     for item in tools:
         problem = _problem(item, good)
         if problem is None:
-            good[item.name], found = without_hidden(item) if item.may_hide else (item, ())
+            good[item.name], found = _visible(item) if item.may_hide else (item, ())
             listed.append(item)
             hidden += found
         elif quarantine:
@@ -135,6 +135,13 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
         hidden=tuple(hidden),
         listed_digest=_digest(tool.fingerprint for tool in listed),
     )
+
+
+def _visible(tool: Tool) -> tuple[Tool, tuple[HiddenText, ...]]:
+    """Return a tool as models may see it, and what was hidden in it."""
+    from pellucid.tools.hidden import without_hidden
+
+    return without_hidden(tool)
 
 
 async def checked_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = False) -> ProviderCatalog:

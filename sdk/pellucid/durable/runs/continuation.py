@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.decisions import ApprovalRequest, Decision
-from pellucid.approvals.external import CallStatus, ExternalResult, expired_text
+from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.approvals.settling import expired_text
 from pellucid.durable.states.records import identity_of, span_of
 from pellucid.durable.store import CallRecord, Claim, JournalEntry, RunRecord
 from pellucid.messages import Message, dump_messages, load_messages

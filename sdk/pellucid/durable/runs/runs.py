@@ -15,8 +15,8 @@ import anyio
 from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import current_trace
 from pellucid.approvals.decisions import ApprovalRequest, Decision
-from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.approvals.settling import settle as check_decisions
 from pellucid.caller_checks import checked_tags
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from anyio import CapacityLimiter
 
-from pellucid.approvals.decisions import Settled
 from pellucid.errors import ToolError
 from pellucid.messages import ToolCall
 from pellucid.run.state import Run
@@ -19,6 +18,7 @@ from pellucid.tools.tool import MetaTool, Tool
 from pellucid.types import JSONObject
 
 if TYPE_CHECKING:
+    from pellucid.approvals.settling import Settled
     from pellucid.selection.policy import Ruling
 
 INVALID_ARGUMENTS: Final = "invalid_arguments"

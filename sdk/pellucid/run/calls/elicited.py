@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from pellucid.approvals.checkpoint import Checkpoint, trace_of
-from pellucid.approvals.decisions import ApprovalRequest, Settled, settle
+from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.approvals.elicitation import LISTENING, Elicitation, InputRequired, Listening
+from pellucid.approvals.settling import Settled, settle
 from pellucid.messages import Message, ToolCall, dump_messages
 from pellucid.run.calls.call import Call
 from pellucid.run.calls.chain import Handler

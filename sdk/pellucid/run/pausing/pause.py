@@ -8,7 +8,8 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.approvals.decisions import ApprovalRequest, Settled
+from pellucid.approvals.decisions import ApprovalRequest
+from pellucid.approvals.settling import Settled
 from pellucid.errors import ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.failures import error_type_of
