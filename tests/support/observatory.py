@@ -180,7 +180,7 @@ def _prometheus(rules: Path, alertmanagers: list[str], applications: Any) -> dic
 
 def _alertmanager(folder: Path, url: str) -> Path:
     """Return our configuration with this webhook, and without waiting for more to say."""
-    config = yaml.safe_load((FILES / "alertmanager" / "alertmanager.yml").read_text())
+    config = yaml.load((FILES / "alertmanager" / "alertmanager.yml").read_text(), yaml.CSafeLoader)
     for receiver in config["receivers"]:
         if receiver["name"] != "watchdog":  # not for people
             receiver["webhook_configs"] = [{"url": url}]
