@@ -1,4 +1,4 @@
-"""What the programs of the adapters share: our provider for their agents, and what its telemetry must be."""
+"""Parts that the programs of the adapters share: our provider for their agents, and checks of its telemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools from a configuration: what it enables, what it refuses, and what it never repeats."""
+"""Tools from a configuration: which it enables, and the errors of a wrong one."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def results(request: ModelRequest) -> list[Any]:
 
 @pytest.mark.anyio
 async def test_tools_are_listed_under_the_names_and_in_the_order_of_the_configuration(telemetry: Captured) -> None:
-    """The provider has the id `external`; a tool is enabled by its presence and disabled by `enabled = false`."""
+    """The provider `external` lists the tools of the table in its order, without those with `enabled = false`."""
     provider = configured_tools(
         {"weather": {"maxDays": 2}, "clock": {"enabled": True}, "test_async": {"enabled": False}}, factories=OWN
     )
@@ -138,7 +138,7 @@ async def test_tools_are_listed_under_the_names_and_in_the_order_of_the_configur
 
 
 def test_a_table_of_a_toml_file_is_a_configuration() -> None:
-    """Other tables of the file belong to the application."""
+    """A whole TOML file is a configuration, whatever other tables it has."""
     text = """
         [application]
         name = "support"
@@ -159,7 +159,7 @@ def test_a_table_of_a_toml_file_is_a_configuration() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["full", "lazy"])
 async def test_the_table_of_tools_may_have_a_registry_mode(mode: str) -> None:
-    """With `lazy`, the model finds the tools of the table with `tool_search`."""
+    """With `registry_mode = "lazy"`, the model finds the tools of the table with `tool_search`."""
     text = f"[tools]\nregistry_mode = '{mode}'\n[tools.clock]\n[tools.weather]\nmaxDays = 3"
     provider = configured_tools(tomllib.loads(text), factories=OWN)
     assert provider.registry_mode == mode
@@ -174,7 +174,7 @@ async def test_the_table_of_tools_may_have_a_registry_mode(mode: str) -> None:
 
 @pytest.mark.parametrize("value", ["Lazy", 5, None, {}, ["lazy"]])
 def test_an_unknown_registry_mode_is_refused_by_its_path(value: Any) -> None:
-    """Together with the other problems; of a misspelled name, the right one is suggested."""
+    """The error of a wrong `registry_mode` has its path, and suggests the right spelling of the option."""
     assert problems({"registry_mode": value, "weather": {"maxDays": "3"}}) == [
         "config.tools.registry_mode: input should be 'full' or 'lazy'",
         "config.tools.weather.maxDays: input should be a valid integer",
@@ -184,7 +184,7 @@ def test_an_unknown_registry_mode_is_refused_by_its_path(value: Any) -> None:
 
 
 def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
-    """And with the nearest right name, of tools and of options; also for disabled tools."""
+    """One error lists all problems with their paths and the nearest right names, also those of disabled tools."""
     config = {
         "tavilysearch": {},
         "webSearch": {},
@@ -227,14 +227,14 @@ def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
     ],
 )
 def test_other_shapes_are_refused(config: Any, text: str) -> None:
-    """A configuration is an object of objects with names."""
+    """A configuration that is not an object of named objects is refused."""
     with pytest.raises(ConfigError, match=text):
         configured_tools(config, factories=OWN)
 
 
 @pytest.mark.parametrize("value", [SECRET.encode(), [SECRET], {"key": SECRET}])
 def test_values_are_not_repeated(value: Any) -> None:
-    """They may be secrets; the error has no cause that repeats them either."""
+    """Neither the error of a wrong configuration nor its causes repeat a value, which may be a secret."""
     with pytest.raises(ConfigError) as caught:
         configured_tools({"weather": {"token": value, "maxDays": SECRET, "units": value}}, factories=OWN)
     error: BaseException | None = caught.value
@@ -244,7 +244,7 @@ def test_values_are_not_repeated(value: Any) -> None:
 
 
 def test_secrets_are_not_in_the_representation_of_the_provider() -> None:
-    """Nor in those of its tools."""
+    """The `repr` of the provider contains no secret of its tools."""
     tools = {"weather": {"token": SECRET}, "tavilySearch": {"apiKey": SECRET}}
     assert SECRET not in repr(configured_tools(tools, factories=OWN))
 
@@ -268,7 +268,7 @@ def test_secrets_are_not_in_the_representation_of_the_provider() -> None:
     ],
 )
 def test_options_that_a_tool_does_not_support_are_refused(name: str, options: Any, text: str) -> None:
-    """The message says why."""
+    """The error about an option that the tool does not support says why it is refused."""
     if name == "external":
         name, options = "test_external_async", {"serviceUrl": "http://localhost", **options}
     [line] = problems({name: options})
@@ -289,7 +289,7 @@ def test_options_that_a_tool_does_not_support_are_refused(name: str, options: An
     ],
 )
 def test_async_and_execution(options: Any, execution: str | None) -> None:
-    """`execution` implies `async`; an external tool is asynchronous without either."""
+    """`execution` implies `async`, and an external tool is asynchronous without either option."""
     [echo] = configured_tools({"test_async": options}).tools
     assert echo.execution == execution
     [external] = configured_tools({"test_external_async": {"serviceUrl": "http://localhost", "async": True}}).tools
@@ -298,7 +298,7 @@ def test_async_and_execution(options: Any, execution: str | None) -> None:
 
 @pytest.mark.anyio
 async def test_a_configured_tool_runs_in_the_background(telemetry: Captured) -> None:
-    """With `async`, the model goes on at once and gets the result later."""
+    """The model goes on at once after calling a configured tool with `async`, and gets the result later."""
     provider = configured_tools({"test_async": {"async": True, "delay": 0.01}})
     model = ScriptedModel(ToolCall("test_async", {"message": "hi"}), "wait", "done")
     await within(Agent("a", model=model, providers=[provider]).run("x"))
@@ -311,7 +311,7 @@ async def test_a_configured_tool_runs_in_the_background(telemetry: Captured) -> 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["booking", "test_async"])
 async def test_a_configured_tool_hands_its_work_to_another_process(name: str) -> None:
-    """Its function finds in `ctx.external` where the result goes; without the option, it works itself."""
+    """A tool with `execution = "external-dispatch"` gets its result from elsewhere, and works itself without it."""
     call = ToolCall("booking", {"room": "Fuji"}) if name == "booking" else ToolCall("test_async", {"message": "Fuji"})
     queued.clear()
     outputs = []
@@ -335,7 +335,7 @@ async def test_a_configured_tool_hands_its_work_to_another_process(name: str) ->
 
 @pytest.mark.anyio
 async def test_a_tool_of_the_vendor_is_offered_and_async_on_it_is_one_warning() -> None:
-    """The warning is shown where the provider is made, and the tool is the same."""
+    """A vendor's tool stays the same with `async`, and one warning is shown where the provider is made."""
     options = {"searchTypes": {"webSearch": {}}, "excludeDomains": ["example.com"]}
     with pytest.warns(UserWarning, match=r"config\.tools\.googleSearch: .*async does not change it") as caught:
         changed = configured_tools({"googleSearch": {**options, "async": True, "execution": "same-invocation"}})
@@ -378,7 +378,7 @@ def two(first: WeatherOptions, second: WeatherOptions) -> Tool:
     ],
 )
 def test_wrong_factories_are_refused(factory: Any, text: str) -> None:
-    """Together with the problems of other tools."""
+    """A wrong factory is reported together with the problems of other tools."""
     first, second = problems({"own": {}, "weahter": {}}, own=factory)
     assert text in first
     assert second == "config.tools.weahter is not a supported tool; did you mean 'weather'?"
@@ -386,13 +386,13 @@ def test_wrong_factories_are_refused(factory: Any, text: str) -> None:
 
 @pytest.mark.parametrize(("name", "text"), [("my tool", "is not 1 to 64 characters"), ("tool_search", "is reserved")])
 def test_names_that_no_tool_may_have_are_refused(name: str, text: str) -> None:
-    """When the provider is made, not when it is asked."""
+    """A name that no tool may have is refused when the provider is made, not at the first listing."""
     [line] = problems({name: {}}, **{name: clock})
     assert line.startswith(f"config.tools.{name}: tool name '{name}' {text}")
 
 
 def test_what_a_factory_raises_names_its_tool() -> None:
-    """A `ConfigError` is one problem of several; any other exception is raised as it is, with a note."""
+    """A factory's `ConfigError` is listed among the problems; any other exception is raised unchanged with a note."""
 
     def refuses() -> Tool:
         raise ConfigError("no quota left")
@@ -432,7 +432,7 @@ class Weather:
 
 
 def test_factories_can_be_any_callable() -> None:
-    """Such as a partial, or an object; their options may turn conversion on."""
+    """A factory may be a partial or an object with `__call__`, and its options may convert values."""
     folders: list[Path] = []
     factories: Mapping[str, Factory] = {"a": partial(in_folder, folders=folders), "b": Weather()}
     tools = configured_tools({"a": {"folder": "x"}, "b": {}}, factories=factories).tools
@@ -440,7 +440,7 @@ def test_factories_can_be_any_callable() -> None:
 
 
 def test_importing_the_factories_imports_no_extra() -> None:
-    """Only a configured tool needs its package."""
+    """Importing `pellucid.configured` imports no package of a configured tool."""
     code = "import sys, pellucid.configured; print('tavily' in sys.modules, 'httpx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"]

@@ -50,7 +50,7 @@ async def call(server: VendorServer, name: str, **options: Any) -> ToolResult:
 
 @pytest.mark.anyio
 async def test_search_sends_its_options_under_the_names_of_the_api(server: VendorServer, telemetry: Captured) -> None:
-    """The model only gives the query, and reads the answer of the API."""
+    """The model gives only the query of a search and reads the answer of the API; the options are sent with it."""
     answer = {"query": "rain", "results": [{"title": "Rain", "url": "https://example.com", "content": "wet"}]}
     server.answers(answer_json(answer))
     options = {"maxResults": 2, "searchDepth": "advanced", "topic": "news", "excludeDomains": ["example.org"]}
@@ -70,7 +70,7 @@ async def test_search_sends_its_options_under_the_names_of_the_api(server: Vendo
 
 @pytest.mark.anyio
 async def test_extract_sends_its_options_under_the_names_of_the_api(server: VendorServer, telemetry: Captured) -> None:
-    """The model only gives the addresses."""
+    """The model gives only the addresses of an extraction; the options are sent under the names of the API."""
     server.answers(answer_json({"results": [{"url": "https://example.com", "raw_content": "text"}]}))
     result = await call(server, "tavilyExtract", format="text", timeout=20)
     assert isinstance(result.response, dict)
@@ -114,7 +114,7 @@ FAILURES: list[Any] = [
 async def test_failures_are_results_with_a_kind(
     server: VendorServer, telemetry: Captured, name: str, reply: Reply, kind: str, text: str
 ) -> None:
-    """The model reads what the API said; the span has the kind of the failure."""
+    """The model reads the API's message about a failed call, and the span has the kind of the failure."""
     server.answers(reply)
     result = await call(server, name)
     assert result.is_error
@@ -126,7 +126,7 @@ async def test_failures_are_results_with_a_kind(
 @both
 @pytest.mark.anyio
 async def test_a_call_that_takes_too_long_is_a_timeout(server: VendorServer, telemetry: Captured, name: str) -> None:
-    """After the seconds of `timeout`, however slowly the server goes on."""
+    """A call that takes longer than `timeout` ends as a timeout, even if the server has begun to answer."""
     server.answers(Answer(body=[b"{", Hang()]))
     result = await call(server, name, timeout=1)
     assert result.is_error
@@ -136,7 +136,7 @@ async def test_a_call_that_takes_too_long_is_a_timeout(server: VendorServer, tel
 @both
 @pytest.mark.anyio
 async def test_a_server_that_is_not_there_is_unavailable(server: VendorServer, telemetry: Captured, name: str) -> None:
-    """The kind is that of a failed connection."""
+    """A call to a server that is not there fails with the kind of a failed connection."""
     server.close()
     result = await call(server, name)
     assert result.is_error
@@ -146,7 +146,7 @@ async def test_a_server_that_is_not_there_is_unavailable(server: VendorServer, t
 @both
 @pytest.mark.anyio
 async def test_reliability_rules_may_retry(server: VendorServer, telemetry: Captured, name: str) -> None:
-    """The tools are idempotent, and their failures have a kind."""
+    """A reliability rule may repeat a call that failed as rate limited or unavailable."""
     server.answers(refused(429), refused(503), answer_json({"results": []}))
     kinds = ("rate_limited", "unavailable")
     rule = Rule(when=lambda s: s.error_kind in kinds and s.attempt < 3, then=retry(backoff=0.01), kind="transient")
@@ -168,7 +168,7 @@ def echo(request: Received) -> Answer:
 async def test_the_key_is_in_no_telemetry_and_no_error(
     server: VendorServer, caplog: pytest.LogCaptureFixture, name: str, reply: Reply
 ) -> None:
-    """Also if the server repeats it, and content is recorded unchanged."""
+    """The key is in no result, telemetry or log line, even if the server repeats it and content is recorded in full."""
     caplog.set_level("DEBUG")
     server.answers(reply)
     with capture() as telemetry:
@@ -181,7 +181,7 @@ async def test_the_key_is_in_no_telemetry_and_no_error(
 
 @both
 def test_one_provider_works_in_one_event_loop_after_another(server: VendorServer, name: str) -> None:
-    """Also after the loop was closed; no connection outlives its call."""
+    """One provider works in several event loops, one after the other."""
     server.always(answer_json({"results": []}))
     tools = configured_tools({name: {"apiKey": KEY, "baseUrl": server.url}})
     for backend in ("asyncio", "trio", "asyncio"):
@@ -196,7 +196,7 @@ def test_one_provider_works_in_one_event_loop_after_another(server: VendorServer
 def test_the_key_can_come_from_the_environment(
     server: VendorServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Without one, the provider is refused."""
+    """The key may come from `TAVILY_API_KEY`, and the provider is refused if there is none."""
     server.always(answer_json({"results": []}))
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
     with pytest.raises(
@@ -212,7 +212,7 @@ def test_the_key_can_come_from_the_environment(
 @both
 @pytest.mark.parametrize("key", ["", " ", "two words", "line\nbreak", "clé"])
 def test_keys_that_no_header_can_contain_are_refused(name: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message does not repeat them."""
+    """A key that no header can contain is refused, and the message does not repeat it."""
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="the key ") as caught:
         configured_tools({name: {"apiKey": key}})
@@ -221,7 +221,7 @@ def test_keys_that_no_header_can_contain_are_refused(name: str, key: str, monkey
 
 @both
 def test_the_extra_is_named_if_it_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the provider is made."""
+    """Making the provider without the package `tavily` raises an error that names the extra."""
     load = builtins.__import__
 
     def without(module: str, *args: Any, **kwargs: Any) -> Any:
@@ -239,6 +239,6 @@ def test_the_extra_is_named_if_it_is_missing(name: str, monkeypatch: pytest.Monk
     ("option", "value"), [("timeout", 0), ("timeout", 61), ("baseUrl", "api.example.com"), ("maxResults", 21)]
 )
 def test_options_out_of_range_are_refused(name: str, option: str, value: Any) -> None:
-    """Before anything is sent."""
+    """An option out of range is refused when the provider is made."""
     with pytest.raises(ConfigError, match=rf"config\.tools\.{name}\.{option}: "):
         configured_tools({name: {"apiKey": KEY, option: value}})

@@ -22,7 +22,7 @@ INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class OpenAIContract(VendorContract):
-    """What both protocols have in common."""
+    """Checks that both protocols of OpenAI share."""
 
     def fault(self, kind: ErrorKind, status: int) -> dict[str, Any]:
         """Return an error."""

@@ -107,7 +107,7 @@ def _response(answer: dict[str, Any]) -> ModelResponse:
 
 
 class Acme(httpx2.AsyncByteStream):
-    """What the vendor sends. Attributes: deed: what it was told to do."""
+    """Answer of the vendor as a stream of bytes. Attributes: deed: the kind of answer to send."""
 
     def __init__(self, vendor: ScriptedVendor, deed: Deed, *, is_streamed: bool) -> None:
         self.deed = deed
@@ -115,7 +115,7 @@ class Acme(httpx2.AsyncByteStream):
         self._is_streamed = is_streamed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Send it."""
+        """Yield the answer."""
         if isinstance(self.deed, Answers):
             for piece in self._pieces(self.deed.response):
                 yield json.dumps(piece).encode() + b"\n"
@@ -128,7 +128,7 @@ class Acme(httpx2.AsyncByteStream):
             yield b"{nonsense\n"
 
     async def aclose(self) -> None:
-        """Learn that the client has gone."""
+        """Note that the client has gone."""
         if isinstance(self.deed, Hangs):
             self._vendor.leave()
 

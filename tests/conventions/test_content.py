@@ -54,7 +54,7 @@ def kinds(messages: list[Any]) -> set[str]:
 
 @pytest.mark.parametrize("mode", ["full", "redacted"])
 async def test_every_kind_of_content_has_its_shape(mode: Any) -> None:
-    """Messages of every part, instructions and tool definitions, with and without masking."""
+    """Messages with every kind of part, instructions and tool definitions match the schemas, masked or not."""
     with capture(capture=CapturePolicy(mode)) as telemetry:
         await within(scene.agent().run(scene.HISTORY, identity=scene.WHO))
     inputs = recorded(telemetry, semconv.INPUT_MESSAGES)
@@ -73,7 +73,7 @@ async def test_every_kind_of_content_has_its_shape(mode: Any) -> None:
 
 
 async def test_a_message_says_what_was_said(telemetry: Captured) -> None:
-    """What is recorded of the history is the history, part by part, and of a tool's result its response."""
+    """The recorded history has the parts of the history, and a recorded tool result has its response."""
     await within(scene.agent().run(scene.HISTORY))
     given = next(json.loads(attributes(span)[semconv.INPUT_MESSAGES]) for span in telemetry.find("invoke_agent"))
     assert given == [message.to_dict() for message in scene.HISTORY]
@@ -108,7 +108,7 @@ BIG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_an_answer_that_was_cut_says_why_it_ended() -> None:
-    """Its finish reason is there however little room there is."""
+    """An answer that was cut to fit the limit still has its finish reason."""
     answer = Message("assistant", [TextPart("x" * 100_000), *(ToolCall("add", nested(3, 20), "c"),)], "length")
     with capture(capture=CapturePolicy("full", max_bytes=256, max_span_bytes=600)) as telemetry:
         model = ScriptedModel(lambda request: ModelResponse(message=answer, finish_reason="length"), "done")
@@ -121,7 +121,7 @@ async def test_an_answer_that_was_cut_says_why_it_ended() -> None:
 @pytest.mark.parametrize("limit", [1024, 4096, 32 * 1024])
 @pytest.mark.parametrize("what", sorted(BIG))
 async def test_what_was_cut_still_has_its_shape(what: str, limit: int) -> None:
-    """A message that is too big is shortened inside: it stays a message, with parts that readers know."""
+    """A message that exceeds the limit is shortened inside, and stays a message with known parts."""
     big = BIG[what]
     role: Any = "tool" if isinstance(big[0], ToolResult) else "user" if isinstance(big[0], BlobPart) else "assistant"
     with capture(capture=CapturePolicy("full", max_bytes=limit)) as telemetry:

@@ -106,7 +106,7 @@ async def add(a: int) -> int:
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 async def test_a_failed_tool_call_has_a_type(telemetry: Captured, call: ToolCall, error_type: str, kind: str) -> None:
-    """The same word on the span, as a label, in the event and in the log line; the span has the kind of failure too."""
+    """A failed tool call has the same `error.type` on its span, metric, event and log line."""
     agent = Agent("a", model=ScriptedModel(call, "x"), tools=[plain, chosen, own, slow, late, vendor, add])
     await within(agent.run("go"))
     span = attributes(telemetry.span("execute_tool"))
@@ -138,7 +138,7 @@ def vars_of(event: Any) -> dict[str, Any]:
 async def test_a_failed_model_call_has_the_type_of_its_cause(
     telemetry: Captured, fault: Any, limits: Limits | None, error_type: str, kind: str
 ) -> None:
-    """On the call and on the run that failed because of it; the wrapper's name says nothing."""
+    """A failed model call and its run have the error type of the cause, not that of the wrapper."""
 
     async def model(request: object) -> Any:
         if fault == "hangs":
@@ -171,7 +171,7 @@ async def test_a_failed_model_call_has_the_type_of_its_cause(
     ids=["python", "vendor", "timeout", "nonsense"],
 )
 async def test_a_failed_discovery_has_the_type_of_its_cause(telemetry: Captured, hub: Any, error_type: str) -> None:
-    """On the discovery and on the run; a hub that is left alone because it failed before has `backoff`."""
+    """A failed discovery and its run have the error type of the cause; a call during the back-off has `backoff`."""
     provider = DiscoveryProvider(FakeHub(**hub), id="hub", timeout=0.05 if "latency" in hub else None)
     agent = Agent("a", model=ScriptedModel("x"), providers=[provider])
     with pytest.raises(PellucidError):
@@ -184,7 +184,7 @@ async def test_a_failed_discovery_has_the_type_of_its_cause(telemetry: Captured,
 
 
 async def test_a_hundred_faults_of_one_kind_are_one_label(telemetry: Captured) -> None:
-    """What differs from time to time is in the text, which is no label."""
+    """Faults that differ only in their text are counted under one label."""
     fault = Status()
     calls = [ToolCall("broken", {}, f"call_{number}") for number in range(100)]
     broken = tool(name="broken", description="Fail.")(fault)
@@ -228,7 +228,7 @@ def deep_group() -> Exception:
 async def test_an_error_that_leads_back_to_itself_ends_like_any_other(
     telemetry: Captured, make: Callable[[], Exception]
 ) -> None:
-    """Of a tool, a hub and a model: the run goes on or fails, and the event loop is not held up."""
+    """An exception that is its own cause ends calls of tools, hubs and models like any other error."""
 
     @tool
     async def broken() -> str:

@@ -45,7 +45,7 @@ async def everything() -> None:
 
 @pytest.mark.parametrize("name", sorted(METRICS))
 async def test_a_metric_is_what_the_conventions_say(telemetry: Captured, name: str) -> None:
-    """A histogram with their unit, their bounds, the attributes that they require and no others than they allow."""
+    """Each metric has the unit and bounds of the conventions, the required attributes and only allowed ones."""
     await everything()
     facts = METRICS[name]
     points = [point for point in telemetry.metrics if point.name == name]
@@ -62,7 +62,7 @@ async def test_a_metric_is_what_the_conventions_say(telemetry: Captured, name: s
 
 
 async def test_every_metric_of_the_conventions_is_one_that_they_know(telemetry: Captured) -> None:
-    """What they do not know is called `pellucid.*`."""
+    """Each metric outside `pellucid.*` is one that the conventions define."""
     await everything()
     assert {point.name for point in telemetry.metrics if not point.name.startswith("pellucid.")} == set(METRICS)
     named = {metric.name for metric in (*semconv.METRICS, *semconv.DURABLE_METRICS)}
@@ -70,7 +70,7 @@ async def test_every_metric_of_the_conventions_is_one_that_they_know(telemetry: 
 
 
 async def test_failures_and_successes_are_told_apart_by_the_type_of_error(telemetry: Captured) -> None:
-    """`error.type` is a label of what failed and of nothing else."""
+    """Only the duration of a failed model call has the label `error.type`."""
     await everything()
     failed = telemetry.histogram(semconv.OPERATION_DURATION, error_type="OSError")
     assert failed.count == 1
@@ -80,7 +80,7 @@ async def test_failures_and_successes_are_told_apart_by_the_type_of_error(teleme
 
 
 async def test_tokens_are_counted_by_kind(telemetry: Captured) -> None:
-    """Input and output, for each call; with the model that answered."""
+    """Each call counts its input and output tokens apart, with the model that answered."""
     await within(scene.agent().run("hi"))
     for kind, tokens in (("input", 100), ("output", 10)):
         point = telemetry.histogram(semconv.TOKEN_USAGE, gen_ai_token_type=kind)
@@ -89,7 +89,7 @@ async def test_tokens_are_counted_by_kind(telemetry: Captured) -> None:
 
 
 async def test_chunks_are_measured_of_streams_only(telemetry: Captured) -> None:
-    """The two metrics of chunks say nothing of answers that come whole."""
+    """The two metrics of chunks have no measurements of answers that come whole."""
     await within(scene.agent().run("hi"))
     chunks = (semconv.TIME_TO_FIRST_CHUNK.name, semconv.TIME_PER_OUTPUT_CHUNK.name)
     assert not [point for point in telemetry.metrics if point.name in chunks]

@@ -35,7 +35,7 @@ def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Captured]:
 
 
 async def test_metrics_of_model_calls_have_their_newest_names(telemetry: Captured) -> None:
-    """And none has the old one."""
+    """With the opt-in, the metrics of model calls have their newest names and none has an old one."""
     async with Agent("a", model=ScriptedModel(lambda request: ANSWER)).stream("go") as events:
         async for _ in events:
             pass
@@ -53,7 +53,7 @@ async def test_metrics_of_model_calls_have_their_newest_names(telemetry: Capture
 
 
 async def test_tokens_are_counted_by_modality(telemetry: Captured) -> None:
-    """What the vendor does not tell apart is `unknown`."""
+    """Tokens are counted by modality, and those that the vendor does not tell apart count as `unknown`."""
     await within(Agent("a", model=ScriptedModel(lambda request: ANSWER)).run("go"))
     counted = {
         (point.name.removeprefix(f"{USAGE}."), point.attributes["gen_ai.token.modality"]): point.value
@@ -70,7 +70,7 @@ async def test_tokens_are_counted_by_modality(telemetry: Captured) -> None:
 
 
 async def test_a_call_that_failed_counts_zero(telemetry: Captured) -> None:
-    """So that a missing number can be told from none."""
+    """A failed model call counts zero tokens."""
     model = FallbackModel(ScriptedModel(OSError("down"), name="first"), ScriptedModel("hi", name="second"))
     await within(Agent("a", model=model).run("go"))
     labels = {"gen_ai_request_model": "first", "error_type": "OSError", "gen_ai_token_modality": "unknown"}

@@ -1,4 +1,4 @@
-"""Who emitted it: the instrumentation scope of spans, metrics and log records, as a collector gets it."""
+"""Instrumentation scopes of spans, metrics and log records, as a collector gets them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.otlp_receiver import LOGS, METRICS, TRACES, otlp_receiver
     ids=["traces", "metrics", "logs"],
 )
 def test_each_signal_names_its_scope_with_its_version(signal: str, resources: str, scopes: str) -> None:
-    """`pellucid` and the version of the package; no schema, because none that is published has all the names."""
+    """The scope of each signal has the name `pellucid`, the version of the package and no schema."""
     with otlp_receiver("http/protobuf") as receiver:
         telemetry = configure("shop", otlp=Otlp(endpoint=receiver.endpoint), set_global=False)
         try:

@@ -1,4 +1,4 @@
-"""Things that change while others look at them: tools, permissions, and runs that end half way."""
+"""Tools and permissions that change during a run, and runs that end half way."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def said(messages: Sequence[Message]) -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["full", "lazy"])
 async def test_a_call_means_the_tool_that_was_offered(telemetry: Captured, mode: Any) -> None:
-    """A tool that is replaced or removed while the model answers is called as it was offered; the next one is told."""
+    """A tool that is replaced or removed while the model answers is called as it was offered; the next call is told."""
     registry = ToolRegistry([saying("look", "old")], registry_mode=mode)
 
     def replace(request: object) -> ToolCall:
@@ -82,7 +82,7 @@ async def test_a_call_means_the_tool_that_was_offered(telemetry: Captured, mode:
 
 @pytest.mark.parametrize("parallel", [1, 8])
 async def test_tools_may_be_searched_activated_and_called_in_one_message(parallel: int) -> None:
-    """In any order, however many run at a time: what discovers runs first; results are in the order of calls."""
+    """One message may search, activate and call tools in any order, and the results are in the order of the calls."""
     calls = [
         ToolCall("look", {}, "1"),
         ToolCall(SEARCH, {"query": "say"}, "2"),
@@ -108,7 +108,7 @@ async def test_tools_may_be_searched_activated_and_called_in_one_message(paralle
 
 @pytest.mark.parametrize("mode", ["full", "lazy"])
 async def test_runs_of_one_agent_are_held_to_the_policy_of_their_own_person(mode: Any) -> None:
-    """Many at once, more persons than catalogues are remembered: each sees, finds and calls what is theirs, only."""
+    """Each of many runs at a time sees, finds and calls only the tools that its own identity may use."""
     people = [f"p{number}" for number in range(300)]
     owners = people[:6]
     tools = [saying("common", "for all"), *(saying(f"of_{person}", f"secret of {person}") for person in owners)]
@@ -155,7 +155,7 @@ async def test_runs_of_one_agent_are_held_to_the_policy_of_their_own_person(mode
 @pytest.mark.parametrize("by", ["token", "scope"])
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_a_tool_that_hangs_while_its_siblings_finish(telemetry: Captured, by: str, *, shielded: bool) -> None:
-    """The user cancels: what has finished has its result in telemetry, what hangs is cancelled, and the run is over."""
+    """Cancelling a run cancels the tool that hangs, and its siblings that have ended keep their results."""
     token, scope, release = CancelToken(), anyio.CancelScope(), anyio.Event()
     finished: list[str] = []
 
@@ -198,7 +198,7 @@ async def test_a_tool_that_hangs_while_its_siblings_finish(telemetry: Captured, 
 
 @pytest.mark.parametrize("meta", [SEARCH, DISCOVERY])
 async def test_a_model_that_discovers_for_ever_is_stopped(telemetry: Captured, meta: str) -> None:
-    """Also if it finds nothing: after the cap each discovery is a failure that is told, and iterations count again."""
+    """A model that always discovers is stopped: after the limit each discovery fails, and iterations count again."""
 
     def answer(request: ModelRequest) -> Any:
         arguments = {"names": ["lok"]} if meta == SEARCH else {"toolNames": ["lok"]}
@@ -221,7 +221,7 @@ async def test_a_model_that_discovers_for_ever_is_stopped(telemetry: Captured, m
 
 @pytest.mark.parametrize("skipped", [False, True])
 async def test_a_gate_that_breaks_in_the_middle_of_a_run_stays_shut(telemetry: Captured, *, skipped: bool) -> None:
-    """What it let through before is neither offered nor called any more; without `skip` the run fails of it."""
+    """A tool behind a gate that breaks is not offered again; the run fails, or goes on without it with `skip`."""
     is_broken = False
 
     def predicate(tool: Tool, ctx: DiscoveryContext) -> bool:
@@ -252,7 +252,7 @@ async def test_a_gate_that_breaks_in_the_middle_of_a_run_stays_shut(telemetry: C
 
 
 def test_gauges_of_more_providers_than_are_kept_are_written_by_many_threads() -> None:
-    """The oldest provider is evicted once, whichever thread gets there first."""
+    """Gauges written by many threads at a time never keep more than `MAX_PROVIDERS` providers."""
     hubs = Hubs()
     gauges = semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semconv.CATALOG_SIZE
 

@@ -74,26 +74,26 @@ class Work:
         )
 
     async def do(self) -> None:
-        """Be called."""
+        """Fail until the work is told to succeed."""
         self.calls += 1
         await anyio.lowlevel.checkpoint()
         if not self.works:
             raise OSError("down")
 
     async def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
-        """Be the provider."""
+        """Work as the provider."""
         await self.do()
         return []
 
     async def answer(self, request: ModelRequest) -> Any:
-        """Be the model."""
+        """Work as the model."""
         if self.operation == "inference":
             await self.do()
         is_asked = self.operation == "tool" and request.messages[-1].role == "user"
         return ToolCall("work", {}) if is_asked else "hi"
 
     async def run_tool(self, arguments: Any, ctx: object) -> str:
-        """Be the tool."""
+        """Work as the tool."""
         await self.do()
         return "worked"
 
@@ -115,7 +115,7 @@ class Work:
 
 
 async def at_once(work: Work, runs: int = 100) -> dict[str, int]:
-    """Run the agent so often at the same time, and return how many ended how."""
+    """Run the agent many times at once, and return how many runs ended in each way."""
     ends: list[str] = []
 
     async def run() -> None:
@@ -132,7 +132,7 @@ async def at_once(work: Work, runs: int = 100) -> dict[str, int]:
 
 
 async def test_of_a_hundred_callers_one_probes(telemetry: Captured, operation: Operation) -> None:
-    """A hundred failures at a time open the circuit once; when it is half-open one is let through, whatever it does."""
+    """A hundred failures at a time open a circuit once, and a half-open circuit lets one of a hundred calls through."""
     time = Clock()
     work = Work(operation, breaking(time, failures=5))
     ends = await at_once(work)
@@ -153,7 +153,7 @@ async def test_of_a_hundred_callers_one_probes(telemetry: Captured, operation: O
 
 
 async def test_the_gauge_shows_no_breaker_that_is_gone(telemetry: Captured) -> None:
-    """Each is 0 when all is well again, and is no longer shown when its rules are used by nobody."""
+    """The gauge of a circuit is 0 when it has closed, and disappears when its rules are no longer used."""
     time = Clock()
     reliability = breaking(time, failures=1)
     works = [Work(operation, reliability) for operation in OPERATIONS]
@@ -175,7 +175,7 @@ async def test_the_gauge_shows_no_breaker_that_is_gone(telemetry: Captured) -> N
 
 
 async def test_without_rules_everything_is_called_once(telemetry: Captured, operation: Operation) -> None:
-    """What fails has failed, with one span and no decision."""
+    """Without rules, a failing operation is called once and fails, with one span and no decision."""
     work = Work(operation, None)
     assert await within(work.ended()) == "failed"
     assert (work.calls, len(telemetry.find(OPERATIONS[operation]))) == (1, 1)
@@ -183,7 +183,7 @@ async def test_without_rules_everything_is_called_once(telemetry: Captured, oper
 
 
 async def test_a_rule_that_would_try_for_ever_is_stopped(telemetry: Captured, operation: Operation) -> None:
-    """After fifty attempts, loudly: the run ends, and everything tells of it."""
+    """A rule that always retries is stopped after fifty attempts, and the run fails."""
     greedy = Rule(when=lambda s: s.operation == operation, then=retry(), kind="greedy")
     work = Work(operation, rules(greedy))
     with pytest.raises(ReliabilityFailFast) as caught:
@@ -200,7 +200,7 @@ async def test_a_rule_that_would_try_for_ever_is_stopped(telemetry: Captured, op
 @pytest.mark.parametrize("fails_closed", [True, False])
 @pytest.mark.parametrize("asked", ["before", "after"])
 async def test_a_rule_that_raises(telemetry: Captured, operation: Operation, asked: str, *, fails_closed: bool) -> None:
-    """It is counted; it ends the run, before anything is called if it is asked then, or is passed over."""
+    """A rule that raises is counted, and either ends the run or, without `fails_closed`, is skipped."""
     broken = Rule(when=lambda s: s.operation == operation and 1 / 0, then=continue_(), kind="broken")
     options: dict[str, Any] = {"fails_closed": fails_closed}
     reliability = rules(broken, **options) if asked == "after" else rules(pre_check=[broken], **options)
@@ -223,7 +223,7 @@ async def test_a_rule_that_raises(telemetry: Captured, operation: Operation, ask
 
 @pytest.mark.parametrize("how", ["token", "deadline", "scope"])
 async def test_a_wait_is_ended_with_its_run(telemetry: Captured, operation: Operation, how: str) -> None:
-    """By a cancellation or by the deadline, at once; nothing is called again, and the spans say how it ended."""
+    """The cancellation or the deadline of a run ends the wait for a retry at once, and nothing is called again."""
     waiting = anyio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -264,7 +264,7 @@ async def test_a_wait_is_ended_with_its_run(telemetry: Captured, operation: Oper
 
 
 async def test_retries_of_those_who_wait_for_one_fetch_share_another_one(telemetry: Captured) -> None:
-    """The back-off does not refuse what a rule asks for, and the hub is called once for all of them."""
+    """The back-off does not refuse a retry that a rule asks for, and callers of one failed fetch share the next one."""
     fails = anyio.Event()
 
     class Slow(FakeHub):
@@ -288,7 +288,7 @@ async def test_retries_of_those_who_wait_for_one_fetch_share_another_one(telemet
 
 
 async def test_one_of_many_who_wait_for_a_fetch_leaves_while_rules_try_again(telemetry: Captured) -> None:
-    """The one that made the fetch and one that joined it are cancelled; the others get its tools, and nobody fails."""
+    """Cancelling two of the runs that share a fetch leaves the others with its tools."""
     time, fetching, lets_go = Clock(), anyio.Event(), anyio.Event()
 
     class Second(FakeHub):

@@ -1,4 +1,4 @@
-"""Streams that end in every way but the usual one: one complete trace each, and nothing said by OpenTelemetry."""
+"""Streams that end early or fail: each leaves one complete trace, and OpenTelemetry logs no complaint."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def assert_cancelled_whole(telemetry: Captured) -> None:
 
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # trio mentions what this test is about
 async def test_a_generator_that_the_garbage_collector_closes(telemetry: Captured) -> None:
-    """A half-read generator that is dropped is closed in another task and context, and its run ends whole."""
+    """A half-read generator that the garbage collector closes ends its run with a complete, cancelled trace."""
     reading = words_of(Agent("a", model=Talking()))
     assert await anext(reading) == "more "
     del reading
@@ -98,7 +98,7 @@ async def test_a_generator_that_the_garbage_collector_closes(telemetry: Captured
 
 
 async def test_a_generator_closed_in_another_context(telemetry: Captured) -> None:
-    """`aclose` in a task with an empty context, as after a disconnect, raises nothing and ends the run whole."""
+    """Closing a generator in a task with an empty context raises nothing and ends its run with a complete trace."""
     reading = words_of(Agent("a", model=Talking()))
     assert await anext(reading) == "more "
     failures: list[BaseException] = []
@@ -120,7 +120,7 @@ async def test_a_generator_closed_in_another_context(telemetry: Captured) -> Non
 
 
 async def test_each_item_read_in_a_task_of_its_own(telemetry: Captured) -> None:
-    """A reader whose every step happens in another task, as some servers do, disturbs no context."""
+    """A stream of which each item is read in a task of its own completes with consistent telemetry."""
     stream = Agent("a", model=ScriptedModel("one two three")).stream("x")
     heard: list[str] = []
 
@@ -143,7 +143,7 @@ async def test_each_item_read_in_a_task_of_its_own(telemetry: Captured) -> None:
 
 @pytest.mark.parametrize("how", ["break", "return", "raise", "exit"])
 async def test_a_reader_that_leaves(telemetry: Captured, how: str) -> None:
-    """However the block is left, the run is over and cancelled when it has been."""
+    """A run is over and cancelled when the block of its stream is left, in whatever way."""
 
     async def read() -> None:
         async with Agent("a", model=Talking()).stream("x") as events:
@@ -162,7 +162,7 @@ async def test_a_reader_that_leaves(telemetry: Captured, how: str) -> None:
 
 
 async def test_a_cancellation_that_arrives_during_the_close(telemetry: Captured) -> None:
-    """A reader that is cancelled again while it waits for the run's end leaves no span open."""
+    """A reader that is cancelled while it closes the stream leaves no span open."""
     model = Talking(slow_close=True)
     reading = words_of(Agent("a", model=model))
     assert await anext(reading) == "more "
@@ -176,7 +176,7 @@ async def test_a_cancellation_that_arrives_during_the_close(telemetry: Captured)
 
 
 async def test_a_model_stream_that_cannot_be_closed(telemetry: Captured) -> None:
-    """What a vendor's library raises when it is closed early reaches neither the reader nor the trace's shape."""
+    """An exception while a vendor's stream is closed early does not reach the reader, and the trace stays complete."""
     with anyio.fail_after(60):
         async with Agent("a", model=Talking(broken_close=True)).stream("x") as events:
             async for event in events:
@@ -188,7 +188,7 @@ async def test_a_model_stream_that_cannot_be_closed(telemetry: Captured) -> None
 
 
 async def test_a_stream_dropped_in_another_thread(telemetry: Captured) -> None:
-    """The last reference may go away in any thread."""
+    """The last reference to a stream may be dropped in any thread."""
     box: list[Any] = [Agent("a", model=Talking()).stream("x")]
     await box[0].__aenter__()
     assert (await anext(box[0])).name == "run.started"
@@ -201,7 +201,7 @@ async def test_a_stream_dropped_in_another_thread(telemetry: Captured) -> None:
 
 
 async def test_chunks_of_an_abandoned_stream_are_measured(telemetry: Captured) -> None:
-    """A stream that ignores the cancellation of its run is measured up to then, as its span is."""
+    """A stream that ignores the cancellation of its run is measured only until then."""
     released = anyio.Event()
 
     class Stubborn(Talking):
@@ -231,7 +231,7 @@ async def test_chunks_of_an_abandoned_stream_are_measured(telemetry: Captured) -
 
 
 async def test_a_run_awaited_within_a_generator(telemetry: Captured) -> None:
-    """A generator that runs agents between its items, and is closed half-way, leaves whole traces and no context."""
+    """A generator that awaits runs between its items leaves complete traces and no context when it is closed."""
     agent = Agent("a", model=ScriptedModel("one", "two"))
 
     async def answers() -> AsyncGenerator[str]:
@@ -248,7 +248,7 @@ async def test_a_run_awaited_within_a_generator(telemetry: Captured) -> None:
 
 
 async def test_a_stream_that_breaks_after_some_words(telemetry: Captured) -> None:
-    """A stream that fails half-way is a failure with its type, and what had come is recorded as unfinished."""
+    """A stream that breaks fails with the type of its error, and the text until then is recorded as unfinished."""
 
     class Breaking(Talking):
         async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelResponse]:
@@ -268,7 +268,7 @@ async def test_a_stream_that_breaks_after_some_words(telemetry: Captured) -> Non
 
 
 async def test_tools_of_an_abandoned_stream_are_cancelled(telemetry: Captured) -> None:
-    """A run that nobody reads any longer does not go on calling tools."""
+    """Leaving a stream cancels the tools of its run."""
     begun = anyio.Event()
 
     @tool

@@ -1,4 +1,4 @@
-"""What hubs, models and servers write is shown, but it cannot write to a terminal, forge a log line, or fill memory."""
+"""Texts of hubs, models and servers, which may not control a terminal, forge log lines or fill memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HUGE = 1_000_000
 LARGE = 20_000
 """Characters that the definition of a tool may still have, escaped."""
 MOVES = re.compile("\x1b\\[\\??[0-9;]*[A-Za-z]|\r")
-"""What Rich itself writes to redraw the screen."""
+"""Sequences that Rich itself writes to redraw the screen."""
 
 CODES = [-32042, 404, 7, 123_456, -1]
 
@@ -60,7 +60,7 @@ def dangerous(text: str) -> set[str]:
 
 
 async def answering(arguments: Any, ctx: object) -> str:
-    """Return what it should not."""
+    """Answer with dangerous text."""
     return EVIL
 
 
@@ -86,7 +86,7 @@ def evil_agent(**options: Any) -> Agent:
 @pytest.mark.anyio
 @pytest.mark.parametrize("live", [False, True], ids=["plain", "terminal"])
 async def test_texts_of_hubs_do_not_act_on_the_terminal(*, live: bool) -> None:
-    """Neither definitions nor arguments, results and errors; markup is shown as it is."""
+    """The console shows no character of a hub, tool or model that a terminal acts upon, and shows markup as it is."""
     stream = io.StringIO()
     console = Console(content=True, live=live, color=False, stream=stream)
     telemetry = configure("s", console=console, set_global=False)
@@ -102,7 +102,7 @@ async def test_texts_of_hubs_do_not_act_on_the_terminal(*, live: bool) -> None:
 
 @pytest.mark.anyio
 async def test_texts_of_hubs_are_no_labels_and_name_no_spans(telemetry: Captured) -> None:
-    """Names are checked, what a model invents is none, and what is recorded is bounded."""
+    """Texts of hubs are no labels of metrics, and names of spans and attributes are bounded."""
     await within(evil_agent().run("x"), 30)
     labels = {str(value) for point in telemetry.metrics for value in point.attributes.values()}
     assert not [label for label in labels if "forged" in label or len(label) > 100]
@@ -117,7 +117,7 @@ async def test_texts_of_hubs_are_no_labels_and_name_no_spans(telemetry: Captured
 
 @pytest.mark.anyio
 async def test_arguments_and_results_are_passed_on_as_they_are() -> None:
-    """Nothing on the way fills in, formats or evaluates them."""
+    """Arguments and results are passed on as they are, without formatting or evaluating them."""
     given: list[Any] = []
 
     async def take(arguments: Any, ctx: object) -> str:
@@ -132,7 +132,7 @@ async def test_arguments_and_results_are_passed_on_as_they_are() -> None:
 
 @pytest.mark.anyio
 async def test_texts_of_hubs_cannot_forge_a_log_line(caplog: pytest.LogCaptureFixture, telemetry: Captured) -> None:
-    """One boundary is one line, whatever a hub says in its error and a model in its names."""
+    """Each log message is one line, whatever a hub's error and a model's names contain."""
     caplog.set_level(logging.INFO, "pellucid")
     said = "down\n2026-01-01ERROR:forged\x1b[2J"
     calls = [ToolCall("read", {}, "id\nERROR:forged"), ToolCall("a\nb", {})]
@@ -147,7 +147,7 @@ async def test_texts_of_hubs_cannot_forge_a_log_line(caplog: pytest.LogCaptureFi
 
 
 def test_faults_of_telemetry_are_logged_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Their texts may hold content."""
+    """A fault of telemetry is logged on one line, whatever its text contains."""
     Scope().fault("test of text", OSError(EVIL))
     [message] = [record.getMessage() for record in caplog.records if "test of text" in record.getMessage()]
     assert "forged" in message
@@ -157,7 +157,7 @@ def test_faults_of_telemetry_are_logged_on_one_line(caplog: pytest.LogCaptureFix
 def test_the_command_line_shows_errors_harmlessly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error's text may be a hub's."""
+    """The command line prints the text of an error without characters that a terminal acts upon."""
 
     def run(options: Namespace) -> int:
         raise PellucidError(f"discovery failed: {EVIL}")
@@ -173,7 +173,7 @@ def test_the_command_line_shows_errors_harmlessly(
 
 @pytest.mark.anyio
 async def test_what_a_dying_server_writes_is_bounded_and_harmless(caplog: pytest.LogCaptureFixture) -> None:
-    """Its last words are part of the error, and in the log."""
+    """The last words of a dying server are in the error and the log, bounded and without control characters."""
     caplog.set_level(logging.DEBUG, "pellucid.mcp")
     code = f"import sys; sys.stderr.write('x' * {HUGE} + chr(27) + '[2Jlast\\n'); sys.exit(1)"
     provider = MCPProvider.stdio(sys.executable, "-c", code, id="hub")
@@ -191,7 +191,7 @@ async def test_what_a_dying_server_writes_is_bounded_and_harmless(caplog: pytest
 
 @pytest.mark.anyio
 async def test_what_a_model_reads_of_a_failure_is_bounded() -> None:
-    """An error's text counts like a result's."""
+    """The text of an error that a model reads is cut like that of a result."""
 
     async def fail(arguments: Any, ctx: object) -> str:
         raise ToolError("x" * HUGE)
@@ -219,7 +219,7 @@ BROKEN = {"type": "object", "properties": {"a": {"type": EVIL + "x" * HUGE}}}
     ids=["name", "schema", "reference", "description"],
 )
 async def test_what_is_wrong_with_a_tool_is_told_in_bounded_and_harmless_words(telemetry: Captured, tool: Tool) -> None:
-    """In the error, and in the event if it is quarantined."""
+    """The problem of a broken tool is told in short and harmless words, in the error and in the event."""
     with pytest.raises(InvalidCatalog) as refused:
         await within(Agent("a", model=ScriptedModel(), providers=[DiscoveryProvider(FakeHub([tool]), id="h")]).run("x"))
     hub = DiscoveryProvider(FakeHub([tool]), id="h", on_invalid="quarantine")
@@ -232,7 +232,7 @@ async def test_what_is_wrong_with_a_tool_is_told_in_bounded_and_harmless_words(t
 
 @pytest.mark.anyio
 async def test_a_cursor_is_told_in_bounded_words() -> None:
-    """It is the server's own text."""
+    """The error about a repeated cursor quotes a bounded part of the cursor."""
     server = listing_server(lambda cursor: ListToolsResult(tools=[tool_of("a")], next_cursor=EVIL + "x" * HUGE))
     with anyio.fail_after(60):
         async with MCPProvider.connect(server, id="hub") as provider:
@@ -243,7 +243,7 @@ async def test_a_cursor_is_told_in_bounded_words() -> None:
 
 @pytest.mark.anyio
 async def test_a_server_cannot_add_a_time_series_with_every_error(telemetry: Captured) -> None:
-    """Codes that neither JSON-RPC nor HTTP knows are one label; the span has the code."""
+    """Error codes that neither JSON-RPC nor HTTP knows share one label, and the span has the code."""
     codes = iter(CODES)
 
     def refuse(name: str, arguments: dict[str, Any]) -> CallToolResult:

@@ -1,4 +1,4 @@
-"""Scripts of runs, made up by Hypothesis, and how to play them."""
+"""Scripts of runs that Hypothesis generates, and the code that plays them."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ TIMEOUT: Final = 0.02
 
 @dataclass(frozen=True)
 class Script:
-    """One scene.
+    """One scene of a test.
 
     Attributes:
         at: Number of the event at which the ending, or the reader's, comes.
-        reader: Who reads the run as a stream, if anybody; `sync`: it is called from a thread with `run_sync`.
+        reader: Reader of the run as a stream, if there is one; `sync` calls `run_sync` from a thread.
         runs: Runs at the same time, by the agents in turn, which share their providers.
-        listeners: Whether listeners that fail, or are async, hear all events too.
-        stubborn: Whether the tool `hangs` does not let itself be cancelled. It costs half a second.
-        policy: What the permission policy does to some of the tools, if there is one.
+        listeners: True if listeners that fail, or are async, hear all events too.
+        stubborn: True if the tool `hangs` ignores its cancellation, which costs half a second.
+        policy: Effect of the permission policy on some of the tools, if there is one.
     """
 
     steps: Sequence[Sequence[str]]
@@ -109,7 +109,7 @@ class Script:
 
     @property
     def succeeds(self) -> bool:
-        """Whether every run of it must come to its answer."""
+        """True if each run of the script must come to its answer."""
         return (
             self.answer == "text"
             and self.ending == "nothing"
@@ -120,7 +120,7 @@ class Script:
 
     @property
     def capture_policy(self) -> CapturePolicy | None:
-        """A policy with little room, so that bounds are met; None leaves it to the environment."""
+        """A policy with small bounds, so that they are reached; None leaves the policy to the environment."""
         return CapturePolicy(self.capture, max_bytes=600, max_span_bytes=1000) if self.capture is not None else None
 
 
@@ -146,7 +146,7 @@ scripts: Final = st.builds(
 
 
 class ReaderError(Exception):
-    """What a reader of a stream raises."""
+    """Exception that the reader of a stream raises."""
 
 
 class Playing:
@@ -254,14 +254,14 @@ ASYNCHRONOUS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass
 class Stage:
-    """What a script is played on.
+    """Telemetry and outcomes of one script that is played.
 
     Attributes:
-        outcomes: How each run ended: its result, or what it raised; also of those that went on.
-        final: How each ended that did not go on.
-        resumed: How many went on after an approval or a result.
-        late: Spans of runs that were still open when all callers had gone on.
-        released: Lets tools go that were left behind.
+        outcomes: Result or exception of each run, also of those that were resumed.
+        final: Result or exception of each run that was not resumed.
+        resumed: Number of runs that were resumed after an approval or a result.
+        late: Spans of runs that were still open after all callers had returned.
+        released: Token that releases tools that were left behind.
     """
 
     script: Script
@@ -276,7 +276,7 @@ class Stage:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that the tool `hangs` has; it may be the deadline of the run that ends it, and leaves it behind."""
+        """Seconds that the tool `hangs` may take; None if the deadline of the run ends it and leaves it behind."""
         return None if self.script.stubborn and self.script.ending == "deadline" else TIMEOUT
 
     def agents(self) -> list[Agent]:
@@ -368,18 +368,18 @@ class Stage:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way any longer. A log line is the last that a boundary leaves."""
+        """True if nothing is under way any longer. A log line is the last that a boundary leaves."""
         inflight = [point.value for point in self.telemetry.metrics if point.name == semconv.DISCOVERY_INFLIGHT.name]
         lines = [line for line in self.telemetry.logs if line["event"] != semconv.EXCEPTION_EVENT]
         return not any(inflight) and len(lines) == len(self.telemetry.started)
 
     @property
     def expected(self) -> Counter[str]:
-        """How often each outcome must be found on the spans of the runs, by what their callers got."""
+        """Number of runs that ended with each outcome, as their callers saw it; the spans must have the same."""
         return Counter(_outcome(outcome) for outcome in self.outcomes)
 
     async def one(self, agent: Agent) -> None:
-        """Run the agent once; whatever it asks a person is decided, until it is done."""
+        """Run the agent once, and decide all that it asks a person until it is done."""
         begin, begin_stream = partial(agent.run, "go"), partial(agent.stream, "go")
         begin_sync = partial(agent.run_sync, "go")
         while True:

@@ -1,4 +1,4 @@
-"""What `check_telemetry` finds of asynchronous calls whose spans, events and metrics do not agree."""
+"""Checks of asynchronous calls whose spans, events and metrics disagree, by `check_telemetry`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def stored(telemetry: Captured) -> None:
     ids=["no dispatch", "two dispatches", "no expiry", "no late result", "two late results", "more in the store"],
 )
 async def test_what_does_not_agree_is_found(change: Callable[[Captured], None], said: str) -> None:
-    """Each fact has one event, and is counted once."""
+    """`check_telemetry` finds a missing or repeated event of an asynchronous call, and a wrong count of late ones."""
     telemetry = await one_of_each()
     check_telemetry(telemetry)
     change(telemetry)
@@ -98,7 +98,7 @@ async def test_what_does_not_agree_is_found(change: Callable[[Captured], None], 
 
 
 async def test_a_result_that_a_run_gets_twice_is_found() -> None:
-    """The model reads each result once."""
+    """`check_telemetry` finds a result that the model of a run reads twice."""
     model = ScriptedModel(ToolCall("job"), "wait", "end")
     with capture() as telemetry:
         await within(

@@ -21,7 +21,7 @@ SCRIPT = Script([["quick"], ["quick", "broken"]], [], "text", True, False, "noth
 
 @pytest.fixture
 def told() -> Iterator[Captured]:
-    """Telemetry of a streamed run with a hub, tools and usage, which is true until a test bends it."""
+    """Telemetry of a streamed run with a hub, tools and usage; it is right until a test changes it."""
 
     async def read() -> None:
         provider = DiscoveryProvider(FakeHub(lambda n: [make_tool(f"hub_{n}", quick)]), id="hub", ttl=0)
@@ -49,7 +49,7 @@ def bend(telemetry: Captured, which: str, **changes: Any) -> None:
 
 
 def bend_points(telemetry: Captured, change: Callable[[Point], Point | None]) -> None:
-    """Change what the metrics say."""
+    """Change the points of the metrics."""
     changed = [made for point in telemetry.metrics if (made := change(point)) is not None]
     type(telemetry).metrics = property(lambda self: changed)  # type: ignore[method-assign,assignment]  # put back by the fixture below
 
@@ -95,7 +95,7 @@ SPANS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", SPANS)
 def test_a_span_that_lies_is_found(told: Captured, case: str) -> None:
-    """Whatever is wrong with one span is said."""
+    """`check_telemetry` finds a span whose fields or attributes are wrong."""
     changes, complaint = SPANS[case]
     bend(told, "chat", **changes)
     with pytest.raises(AssertionError, match=complaint):
@@ -103,7 +103,7 @@ def test_a_span_that_lies_is_found(told: Captured, case: str) -> None:
 
 
 def test_calls_of_serial_tools_that_overlap_are_found(told: Captured) -> None:
-    """Those that waited for their turn had one, and waited for some time."""
+    """`check_telemetry` finds calls of a serial tool that overlap, and a wrong time in the queue."""
     bend(told, "execute_tool", attributes={semconv.TOOL_QUEUED: -1.0})
     with pytest.raises(AssertionError, match=r"queued_ms=-1\.0"):
         check_telemetry(told)
@@ -113,7 +113,7 @@ def test_calls_of_serial_tools_that_overlap_are_found(told: Captured) -> None:
 
 
 def test_a_call_under_the_name_of_another_run_is_found(told: Captured) -> None:
-    """What is below a run belongs to it, also if the run that it names is not among what was captured."""
+    """`check_telemetry` finds a call below a run that names another run, which was not captured."""
     bend(told, "execute_tool", attributes={semconv.RUN_ID: "another"})
     with pytest.raises(AssertionError, match=r"of run another is below span 'invoke_agent a'"):
         check_telemetry(told)
@@ -139,7 +139,7 @@ def nest() -> Captured:
     ],
 )
 def test_a_nested_run_in_the_wrong_place_is_found(changes: dict[str, Any], complaint: str) -> None:
-    """It is in the trace of the call that it is nested in, begins after it, and counts for itself."""
+    """`check_telemetry` finds a nested run that is in another trace, begins too early or counts another one's usage."""
     nested = nest()
     bend(nested, "invoke_agent inner", **changes)
     with pytest.raises(AssertionError, match=complaint):
@@ -147,14 +147,14 @@ def test_a_nested_run_in_the_wrong_place_is_found(changes: dict[str, Any], compl
 
 
 def test_iterations_that_are_counted_wrongly_are_found(told: Captured) -> None:
-    """The span of a run knows of all its iterations."""
+    """`check_telemetry` finds a run whose span counts fewer iterations than there are."""
     bend(told, "invoke_agent", attributes={semconv.ITERATIONS: 1})
     with pytest.raises(AssertionError, match="counts 1 iterations; there are spans of 3"):
         check_telemetry(told)
 
 
 def test_an_iteration_with_too_much_or_too_little_is_found(told: Captured) -> None:
-    """Each asks the providers, composes one request, two with a closing answer, and sends no other."""
+    """`check_telemetry` finds an iteration that asks no provider or composes too many requests."""
     for span in told.find("compose_request") + told.find("discover_tools"):
         span._attributes = {**(span.attributes or {}), semconv.ITERATION: 1}
     with pytest.raises(AssertionError) as caught:
@@ -164,7 +164,7 @@ def test_an_iteration_with_too_much_or_too_little_is_found(told: Captured) -> No
 
 
 def test_a_request_composed_before_all_providers_have_answered_is_found(told: Captured) -> None:
-    """The snapshot is whole before it is used."""
+    """`check_telemetry` finds a request that was composed before all providers had answered."""
     request: Any = told.find("compose_request")[0]
     slowest: Any = max(told.find("discover_tools")[:2], key=lambda span: span.end_time or 0)
     slowest._end_time = request.start_time + 1
@@ -173,7 +173,7 @@ def test_a_request_composed_before_all_providers_have_answered_is_found(told: Ca
 
 
 def test_content_that_the_policy_forbids_is_found(told: Captured) -> None:
-    """The mode and the bound of a whole span hold too."""
+    """`check_telemetry` finds recorded content that the mode or the bound of the policy forbids."""
     told.capture = CapturePolicy("metadata")
     with pytest.raises(AssertionError, match="although no content is recorded in mode 'metadata'"):
         check_telemetry(told)
@@ -183,7 +183,7 @@ def test_content_that_the_policy_forbids_is_found(told: Captured) -> None:
 
 
 def test_a_run_without_a_span_of_its_own_is_found(told: Captured) -> None:
-    """Each run that was started has one that ended."""
+    """`check_telemetry` finds a run that has started and has no ended span."""
     root = told.span("invoke_agent")
     told.spans.remove(root)
     with pytest.raises(AssertionError, match="has 0 spans of its own that have ended instead of one"):
@@ -191,13 +191,13 @@ def test_a_run_without_a_span_of_its_own_is_found(told: Captured) -> None:
 
 
 def test_spans_of_others_are_left_alone(told: Captured) -> None:
-    """Neither an open span of an application nor its attributes are judged."""
+    """`check_telemetry` ignores spans of applications, even open ones with our attributes."""
     told.tracer_provider.get_tracer("app").start_span("open", attributes={semconv.PHASE: semconv.DISPATCH})
     check_telemetry(told)
 
 
 def test_events_and_lines_of_nothing_are_found(told: Captured) -> None:
-    """An event or a log line of a phase leads to a span."""
+    """`check_telemetry` finds an event and a log line that lead to no span."""
     told.events.append(replace(told.events[0], span_id="f" * 16))
     told.logs.append({**told.logs[0], "span_id": "e" * 16})
     with pytest.raises(AssertionError) as caught:
@@ -207,7 +207,7 @@ def test_events_and_lines_of_nothing_are_found(told: Captured) -> None:
 
 
 def test_an_end_that_is_told_before_its_start_is_found(told: Captured) -> None:
-    """Listeners hear of a start first."""
+    """`check_telemetry` finds an end event that comes before its start event."""
     kinds = [event.name for event in told.events]
     first, second = kinds.index("inference.started"), kinds.index("inference.completed")
     told.events[first], told.events[second] = told.events[second], told.events[first]
@@ -216,7 +216,7 @@ def test_an_end_that_is_told_before_its_start_is_found(told: Captured) -> None:
 
 
 def test_a_span_that_never_ended_or_ended_twice_is_found(told: Captured) -> None:
-    """Each started span ends once."""
+    """`check_telemetry` finds a span that has not ended, and one that has ended twice."""
     span = told.spans.pop(3)
     with pytest.raises(AssertionError, match="has ended 0 times"):
         check_telemetry(told)
@@ -226,7 +226,7 @@ def test_a_span_that_never_ended_or_ended_twice_is_found(told: Captured) -> None
 
 
 def test_phases_out_of_order_are_found(told: Captured) -> None:
-    """A model is called after its request was composed, and an iteration after the one before."""
+    """`check_telemetry` finds phases of a run that are out of order."""
     first, second = (span.attributes or {} for span in told.find("compose_request")[:2])
     bend(told, "compose_request", attributes={semconv.ITERATION: second[semconv.ITERATION]})
     assert first[semconv.ITERATION] == 1
@@ -250,7 +250,7 @@ def test_phases_out_of_order_are_found(told: Captured) -> None:
     ],
 )
 def test_a_metric_that_lies_is_found(told: Captured, change: Callable[[Point], Point | None], complaint: str) -> None:
-    """Counts, sums, labels, bounds and exemplars are held against the spans."""
+    """`check_telemetry` finds metrics whose counts, sums, labels, bounds or exemplars do not match the spans."""
     name = semconv.OPERATION_DURATION.name
     bend_points(told, lambda point: change(point) if point.name == name else point)
     with pytest.raises(AssertionError, match=complaint):
@@ -259,7 +259,7 @@ def test_a_metric_that_lies_is_found(told: Captured, change: Callable[[Point], P
 
 @pytest.mark.parametrize("attribute", [semconv.COST_USD, semconv.CACHED_SHARE])
 def test_costs_and_shares_that_no_metric_has_are_found(told: Captured, attribute: str) -> None:
-    """What a span says of them is measured, too."""
+    """`check_telemetry` finds a cost or a cached share on a span that no metric has."""
     bend(told, "chat", attributes={attribute: 0.5})
     if attribute == semconv.COST_USD:
         bend(told, "invoke_agent", attributes={attribute: 0.5})
@@ -268,7 +268,7 @@ def test_costs_and_shares_that_no_metric_has_are_found(told: Captured, attribute
 
 
 def test_an_exemplar_of_another_phase_is_found(told: Captured) -> None:
-    """A bucket of model calls leads to a model call."""
+    """`check_telemetry` finds an exemplar of model calls that leads to another phase."""
     elsewhere = told.histogram(semconv.AGENT_DURATION).exemplars
     name = semconv.OPERATION_DURATION.name
     bend_points(told, lambda point: replace(point, exemplars=elsewhere) if point.name == name else point)
@@ -277,7 +277,7 @@ def test_an_exemplar_of_another_phase_is_found(told: Captured) -> None:
 
 
 def test_calls_of_mcp_tools_that_are_not_measured_are_found(told: Captured) -> None:
-    """A tool call that a server answered is a request that was measured."""
+    """`check_telemetry` finds a call of an MCP tool that was not measured as a request."""
     answered = {semconv.MCP_METHOD_NAME: "tools/call", semconv.MCP_PROTOCOL_VERSION: "2026-07-28"}
     bend(told, "execute_tool quick", attributes=answered)
     with pytest.raises(AssertionError, match="0 measurements for 1 calls of MCP tools"):
@@ -285,7 +285,7 @@ def test_calls_of_mcp_tools_that_are_not_measured_are_found(told: Captured) -> N
 
 
 def test_events_and_lines_that_lie_are_found(told: Captured) -> None:
-    """Each span has its own, which say the same."""
+    """`check_telemetry` finds a missing event or log line of a span, and one that says something else."""
     events, logs = list(told.events), list(told.logs)
     kinds = [event.name for event in events]
     for name in ("inference.started", "inference.completed", "run.completed", "tools.discovery_completed"):
@@ -309,7 +309,7 @@ def test_events_and_lines_that_lie_are_found(told: Captured) -> None:
 
 
 def test_everything_that_is_wrong_is_said_at_once(told: Captured) -> None:
-    """One message names all of it, up to a length that is read."""
+    """One error of `check_telemetry` lists all problems, up to twenty of them."""
     told.logs.clear()
     told.events.clear()
     with pytest.raises(AssertionError, match=r"... and \d+ more") as caught:

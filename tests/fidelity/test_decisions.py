@@ -1,4 +1,4 @@
-"""What `check_telemetry` finds in what is told of decisions of reliability rules: counter, span events and events."""
+"""Checks of counters, span events and events of reliability decisions, by `check_telemetry`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def go() -> None:
 
 @pytest.fixture
 def told() -> Iterator[Captured]:
-    """Telemetry of runs under rules, which is true until a test bends it."""
+    """Telemetry of runs with reliability rules; it is right until a test changes it."""
     with capture() as telemetry:
         anyio.run(go)
         check_telemetry(telemetry)
@@ -67,18 +67,18 @@ def told() -> Iterator[Captured]:
 
 
 def decisions(span: Any) -> list[SpanEvent]:
-    """Return what a span notes of rules."""
+    """Return the span events of decisions of rules."""
     return [event for event in span.events if event.name.startswith("reliability.")]
 
 
 def with_events(span: Any, events: list[SpanEvent]) -> None:
-    """Have a span note something else."""
+    """Replace the events of a span."""
     span._events = tuple(events)
 
 
 @pytest.mark.parametrize("name", SPANS)
 def test_a_count_without_a_span_event_is_found(told: Captured, name: str) -> None:
-    """Whatever was decided about, and before the first attempt too."""
+    """`check_telemetry` finds a counted decision without a span event, for each kind of span."""
     span = next(span for span in told.find(name) if decisions(span))
     with_events(span, [event for event in span.events if event not in decisions(span)])
     with pytest.raises(
@@ -89,7 +89,7 @@ def test_a_count_without_a_span_event_is_found(told: Captured, name: str) -> Non
 
 @pytest.mark.parametrize("name", SPANS)
 def test_a_span_event_without_a_count_is_found(told: Captured, name: str) -> None:
-    """Also one that is there twice."""
+    """`check_telemetry` finds a span event that is there twice but was counted once."""
     span = next(span for span in told.find(name) if decisions(span))
     with_events(span, [*span.events, decisions(span)[0]])
     with pytest.raises(AssertionError, match=r"pellucid\.reliability\.decisions of .* adds up to"):
@@ -98,7 +98,7 @@ def test_a_span_event_without_a_count_is_found(told: Captured, name: str) -> Non
 
 @pytest.mark.parametrize("attribute", [semconv.RELIABILITY_THEN, semconv.RELIABILITY_KIND])
 def test_a_span_event_that_says_something_else_is_found(told: Captured, attribute: str) -> None:
-    """Than its count: the decision and the kind of the rule are the same in both."""
+    """`check_telemetry` finds a span event whose decision or kind differs from the count."""
     span = next(span for span in told.find("chat") if decisions(span))
     [event] = decisions(span)
     with_events(span, [SpanEvent(event.name, {**(event.attributes or {}), attribute: "x"}, event.timestamp)])
@@ -107,7 +107,7 @@ def test_a_span_event_that_says_something_else_is_found(told: Captured, attribut
 
 
 def test_an_event_that_its_span_does_not_note_is_found(told: Captured) -> None:
-    """And one of another attempt, and one that is missing."""
+    """`check_telemetry` finds a repeated or missing event of a decision, and one of another attempt."""
     events = list(told.events)
     index = [event.name for event in events].index("reliability.fell_back")
     late: Any = events[index]

@@ -1,4 +1,4 @@
-"""What `check_telemetry` finds in events of tools that were denied."""
+"""Checks of events of denied tools, by `check_telemetry`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def told() -> Iterator[Captured]:
-    """Telemetry of a run in which a tool is denied at each stage; true until it is bent."""
+    """Telemetry of a run in which a tool is denied at each stage; it is right until a test changes it."""
 
     def policy(request: PermissionRequest) -> str:
         return "deny" if request.stage == request.tool_name else "allow"
@@ -53,7 +53,7 @@ def told() -> Iterator[Captured]:
     ],
 )
 def test_a_denial_that_lies_is_found(told: Captured, stage: str, changes: dict[str, Any], complaint: str) -> None:
-    """It happened in a phase in which the policy is asked, and the span of a call says the same of it."""
+    """`check_telemetry` finds an event of a denial with a wrong stage, or a permission that its span contradicts."""
     [index] = [number for number, event in enumerate(told.events) if getattr(event, "stage", None) == stage]
     told.events[index] = replace(told.events[index], **changes)
     with pytest.raises(AssertionError, match=complaint):

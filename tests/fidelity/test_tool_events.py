@@ -1,4 +1,4 @@
-"""What `check_telemetry` finds in events of tools that were searched, activated, shadowed and redefined."""
+"""Checks of events of tools that were searched, activated, shadowed and redefined, by `check_telemetry`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def told() -> Iterator[Captured]:
     """Telemetry of a run that searches, activates, loses a tool, has two of one name, and one that changes.
 
-    True until it is bent.
+    It is right until a test changes it.
     """
     lazy = ToolRegistry([make_tool("find", quick)], registry_mode="lazy")
     other = ToolRegistry([make_tool("same", quick), make_tool("mine", quick)], id="other")
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_event_of_a_tool_that_lies_is_found(told: Captured, case: str) -> None:
-    """It says what its span says, and happened in it."""
+    """`check_telemetry` finds an event of a tool that its span contradicts, or that belongs to another span."""
     name, changes, moved, complaint = CASES[case]
     [index] = [index for index, event in enumerate(told.events) if event.name == name]
     if moved:
@@ -80,7 +80,7 @@ def test_an_event_of_a_tool_that_lies_is_found(told: Captured, case: str) -> Non
 
 
 def test_a_collision_that_is_not_counted_is_found(told: Captured) -> None:
-    """The span knows how many there are."""
+    """`check_telemetry` finds an event of a collision that its span does not count."""
     [span, *_] = told.find("compose_request")
     attributes = dict(span.attributes or {})
     del attributes[semconv.COMPOSE_SHADOWED]
@@ -91,7 +91,7 @@ def test_a_collision_that_is_not_counted_is_found(told: Captured) -> None:
 
 
 def test_a_budget_of_which_the_span_says_something_else_is_found() -> None:
-    """The event has what the attribute has."""
+    """`check_telemetry` finds an event of the tool budget whose span has another figure."""
     with capture() as telemetry:
         agent = Agent("a", model=ScriptedModel("x"), tools=[make_tool("find", quick)], limits=Limits(max_tool_tokens=1))
         anyio.run(agent.run, "go")
@@ -105,7 +105,7 @@ def test_a_budget_of_which_the_span_says_something_else_is_found() -> None:
 
 
 def test_a_refusal_that_is_not_counted_is_found(told: Captured) -> None:
-    """The span knows how many tools are not what they were."""
+    """`check_telemetry` finds an event of a redefined tool that its span does not count."""
     [span] = [span for span in told.find("compose_request") if semconv.COMPOSE_REDEFINED in (span.attributes or {})]
     bent: Any = span
     bent._attributes = {name: value for name, value in bent.attributes.items() if name != semconv.COMPOSE_REDEFINED}
@@ -115,7 +115,7 @@ def test_a_refusal_that_is_not_counted_is_found(told: Captured) -> None:
 
 @pytest.fixture
 def unlocked(tmp_path: Path) -> Iterator[Captured]:
-    """Telemetry of a run whose hub lists a tool that is not in the lock file. True until it is bent."""
+    """Telemetry of a run whose hub lists a tool that is not in the lock file; right until a test changes it."""
     ToolLock.of({}).write(tmp_path / "pellucid.lock")
     registry = ToolRegistry([make_tool("new", quick)])
     with capture() as telemetry:
@@ -127,7 +127,7 @@ def unlocked(tmp_path: Path) -> Iterator[Captured]:
 
 
 def test_a_tool_that_the_lock_does_not_have_is_told_where_it_is_listed(unlocked: Captured) -> None:
-    """That is no matter of the request."""
+    """`check_telemetry` finds the event of a tool missing in the lock file on another span than that of the listing."""
     [span] = unlocked.find("compose_request")
     [index] = [index for index, event in enumerate(unlocked.events) if event.name == "tools.redefined"]
     unlocked.events[index] = replace(unlocked.events[index], span_id=f"{span.context.span_id:016x}")
@@ -136,7 +136,7 @@ def test_a_tool_that_the_lock_does_not_have_is_told_where_it_is_listed(unlocked:
 
 
 def test_a_difference_from_the_lock_that_is_not_counted_is_found(unlocked: Captured) -> None:
-    """The span knows how many there are."""
+    """`check_telemetry` finds a difference from the lock file that the span of the listing does not count."""
     [span] = unlocked.find("discover_tools")
     bent: Any = span
     bent._attributes = {name: value for name, value in bent.attributes.items() if name != CATALOG_REDEFINED}

@@ -1,4 +1,4 @@
-"""What one framework shows of its hubs: `python program.py EXAMPLE` prints it as JSON, or fails.
+"""Checks of the hubs of one framework: `python program.py EXAMPLE` prints the results as JSON, or fails.
 
 It runs below every Python that a framework is tried with.
 """

@@ -1,4 +1,4 @@
-"""What an instrumented MCP server shows, whatever it is made with: `python served.py` prints it, or fails.
+"""Checks of an instrumented MCP server of any framework: `python served.py` prints the results, or fails.
 
 It runs below every version of the packages that `instrument_server()` accepts.
 """

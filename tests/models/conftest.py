@@ -1,4 +1,4 @@
-"""What tests of model adapters share."""
+"""Fixtures of the tests of model adapters."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server() -> Iterator[VendorServer]:
-    """Run a server that speaks for a vendor, and says what the test tells it."""
+    """Run a server that gives the answers of the test."""
     with vendor_server() as running:
         yield running

@@ -1,4 +1,4 @@
-"""Answers of `AnthropicModel`: whole and streamed, and what they become."""
+"""Answers of `AnthropicModel`, whole and streamed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
 
 
 def answering(server: VendorServer, whole: dict[str, Any]) -> None:
-    """Let the server give this answer, whole or streamed as it is asked."""
+    """Have the server give this answer, whole or streamed as the request asks."""
     server.always(lambda asked: whole_or_streamed(whole, stream=bool(asked.json.get("stream"))))
 
 
@@ -72,7 +72,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def test_text(server: VendorServer, model: AnthropicModel) -> None:
-    """Whole or in pieces, it is the same answer, with id, model, finish reason and usage."""
+    """A whole and a streamed text give the same answer, with id, model, finish reason and usage."""
     answering(server, message(text("Grüße aus Bergen ☔"), text("!")))
     answer = await both(model)
     assert answer.message == Message("assistant", [TextPart("Grüße aus Bergen ☔"), TextPart("!")])
@@ -81,7 +81,7 @@ async def test_text(server: VendorServer, model: AnthropicModel) -> None:
 
 
 async def test_tool_calls(server: VendorServer, model: AnthropicModel) -> None:
-    """Two at once, in order, with their ids and parsed arguments, which a stream brings in pieces."""
+    """Two tool calls keep their order, ids and parsed arguments, also if a stream sends them in pieces."""
     calls = [tool_use("add", {"a": 1, "b": {"ü": [None, 2.5]}}, "toolu_1"), tool_use("add", {}, "toolu_2")]
     answering(server, message(text("Let me see."), *calls, stop="tool_use"))
     answer = await both(model, asking(Message("user", "1 + 2?"), tools=[ADD]))
@@ -93,7 +93,7 @@ async def test_tool_calls(server: VendorServer, model: AnthropicModel) -> None:
 
 
 async def test_arguments_that_are_no_json_are_kept(server: VendorServer, model: AnthropicModel) -> None:
-    """As the text that came; the runtime tells the model about it."""
+    """Arguments that are no JSON are kept as text."""
     begun = [
         event("message_start", message=message(stop=None)),
         event("content_block_start", index=0, content_block=tool_use("add", {}, "toolu_1")),
@@ -109,7 +109,7 @@ async def test_arguments_that_are_no_json_are_kept(server: VendorServer, model: 
 
 
 async def test_reasoning(server: VendorServer, model: AnthropicModel) -> None:
-    """Thoughts come before the answer; their signatures, and thoughts that cannot be read, are kept for the vendor."""
+    """Reasoning comes before the answer with its signature, and redacted thinking is kept for the vendor."""
     redacted = {"type": "redacted_thinking", "data": "c2VjcmV0"}
     answering(server, message(thinking("Hm, let me think."), redacted, text("42"), stop="end_turn"))
     answer = await both(model)
@@ -132,7 +132,7 @@ async def test_reasoning(server: VendorServer, model: AnthropicModel) -> None:
     ],
 )
 async def test_reasons_to_stop(server: VendorServer, model: AnthropicModel, stop: str, finish: str) -> None:
-    """In the words of the conventions."""
+    """The vendor's stop reasons become the finish reasons of the conventions."""
     answering(server, message(text("So"), stop=stop))
     assert (await both(model)).finish_reason == finish
 
@@ -155,13 +155,13 @@ async def test_reasons_to_stop(server: VendorServer, model: AnthropicModel, stop
     ],
 )
 async def test_usage(server: VendorServer, model: AnthropicModel, said: dict[str, Any], usage: Usage) -> None:
-    """Cached tokens are part of the input; what is not said is unknown."""
+    """Cached tokens are part of the input tokens, and a number that is not given is unknown."""
     answering(server, message(text("Hi"), usage=said))
     assert (await both(model)).usage == usage
 
 
 async def test_tools_that_the_vendor_runs(server: VendorServer, telemetry: Captured) -> None:
-    """Their calls and results are parts that are recorded, and nothing is dispatched; they go back as they came."""
+    """Calls of the vendor's tools are recorded, not dispatched, and sent back unchanged."""
     search = {"type": "web_search_20260318", "name": "web_search"}
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "bergen"}}
     found = [{"type": "web_search_result", "url": "https://example.com", "title": "Bergen", "encrypted_content": "x"}]
@@ -186,7 +186,7 @@ async def test_tools_that_the_vendor_runs(server: VendorServer, telemetry: Captu
 
 
 async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer, telemetry: Captured) -> None:
-    """With the newest version of their type, unless the options name one; they are offered, never dispatched."""
+    """A provider tool is sent with the newest version of its type unless its options name one."""
     answering(server, message(text("Rain.")))
     tools = [
         ProviderTool(vendor="anthropic", type="web_search", options={"max_uses": 2}),
@@ -208,7 +208,7 @@ async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer
 
 
 async def test_a_paused_turn_is_gone_on_with(server: VendorServer, model: AnthropicModel) -> None:
-    """What came so far goes back; the answer has all of it, and the usage of both requests."""
+    """A paused turn is continued, and the answer has the parts and the usage of both requests."""
     first = message(text("I search. "), stop="pause_turn", usage={"input_tokens": 10, "output_tokens": 3})
     second = message(text("Found it."), usage={"input_tokens": 20, "output_tokens": 4})
 
@@ -224,14 +224,14 @@ async def test_a_paused_turn_is_gone_on_with(server: VendorServer, model: Anthro
 
 
 async def test_a_turn_that_is_paused_for_ever_ends(server: VendorServer, model: AnthropicModel) -> None:
-    """After a few times, as an answer that was cut off."""
+    """A turn that is paused again and again ends as an answer that was cut off."""
     answering(server, message(text("."), stop="pause_turn"))
     answer = await both(model)
     assert (answer.finish_reason, answer.message.text) == ("length", "......")
 
 
 async def test_a_stream_with_pings_comments_and_splits_anywhere(server: VendorServer, model: AnthropicModel) -> None:
-    """Each byte by itself, also within a character; what is no event is passed over."""
+    """A stream may be split at any byte, and comments and pings are ignored."""
     sent = b"".join([b": hello\n\n", *events(message(text("Blåbærsyltetøy 🫐"))), PING])
     server.answers(streamed([sent[index : index + 1] for index in range(len(sent))]))
     deltas, answer = await read(model, HELLO)
@@ -240,7 +240,7 @@ async def test_a_stream_with_pings_comments_and_splits_anywhere(server: VendorSe
 
 
 async def test_leaving_a_stream_closes_the_connection(server: VendorServer, model: AnthropicModel) -> None:
-    """At once; the server sees its client go."""
+    """Closing a stream closes its connection."""
     server.answers(streamed([*events(message(text("Once upon a time")))[:5], Hang()]))
     stream: Any = model.stream(HELLO)
     assert (await within(anext(stream))).content == "Onc"
@@ -252,7 +252,7 @@ async def test_leaving_a_stream_closes_the_connection(server: VendorServer, mode
 async def test_cancelling_a_run_closes_the_connection(
     server: VendorServer, model: AnthropicModel, telemetry: Captured, how: str
 ) -> None:
-    """In the middle of an answer; the span ends with what had arrived and finish reason `error`."""
+    """Cancelling a run in the middle of an answer closes the connection, and the span has finish reason `error`."""
     server.answers(streamed([*events(message(text("Once upon")))[:5], Hang()]))
     token = CancelToken()
     agent = Agent("a", model=model, telemetry=telemetry)
@@ -283,7 +283,7 @@ async def test_cancelling_a_run_closes_the_connection(
 
 @pytest.mark.parametrize("how", ["run", "stream"])
 async def test_the_span_of_a_call(server: VendorServer, model: AnthropicModel, telemetry: Captured, how: str) -> None:
-    """It has what the conventions ask for, and is the only one: the vendor's SDK makes none beside it."""
+    """A call has one span with the attributes of the conventions, and the vendor's SDK makes none."""
     calls = tool_use("add", {"a": 1, "b": 2}, "toolu_1")
     replies = [message(calls, stop="tool_use"), message(text("3"))]
     server.answers(*(whole_or_streamed(reply, stream=how == "stream") for reply in replies))
@@ -318,7 +318,7 @@ async def test_the_span_of_a_call(server: VendorServer, model: AnthropicModel, t
 
 
 async def test_one_model_in_two_event_loops(server: VendorServer, model: AnthropicModel) -> None:
-    """Connections of one loop are not used in another."""
+    """One model works in two event loops."""
     answering(server, message(text("Hi")))
 
     async def ask() -> str:
@@ -338,7 +338,7 @@ async def test_one_model_in_two_event_loops(server: VendorServer, model: Anthrop
 
 
 async def test_a_client_of_one_s_own(server: VendorServer) -> None:
-    """Is used as it is, and says where the server is."""
+    """A given client is used with its own headers and address, and is not closed."""
     answering(server, message(text("Hi")))
     async with anthropic.AsyncAnthropic(api_key=KEY, base_url=server.url, default_headers={"x-team": "a"}) as client:
         model = AnthropicModel("claude", client=client)
@@ -350,7 +350,7 @@ async def test_a_client_of_one_s_own(server: VendorServer) -> None:
 
 
 async def test_where_the_key_and_the_address_come_from(monkeypatch: pytest.MonkeyPatch, server: VendorServer) -> None:
-    """The environment; a missing key is said when the model is made, and no repr shows one."""
+    """The key and the address come from the environment, a missing key is an error, and no `repr` shows the key."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):

@@ -1,4 +1,4 @@
-"""What `AnthropicModel` sends."""
+"""Requests of `AnthropicModel`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EPHEMERAL = {"type": "ephemeral"}
 
 @pytest.fixture
 def server(server: VendorServer) -> VendorServer:
-    """Run a server that always answers."""
+    """Run a server that answers every request."""
     server.always(answer_json(message(text("Hi"))))
     return server
 
@@ -57,7 +57,7 @@ async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
 
 
 async def test_a_plain_request(server: VendorServer, model: AnthropicModel) -> None:
-    """Has the model, the message, a bound, and marks for the cache."""
+    """A plain request has the model, the message, `max_tokens` and a mark for the cache."""
     body = await sent(server, model, HELLO)
     assert body == {
         "model": "claude",
@@ -69,7 +69,7 @@ async def test_a_plain_request(server: VendorServer, model: AnthropicModel) -> N
 
 
 async def test_instructions_and_tools(server: VendorServer, model: AnthropicModel) -> None:
-    """The end of what is stable is marked: the instructions, or the last tool when there are none."""
+    """The last instruction is marked for the cache, or the last tool if there are no instructions."""
     described = replace(ADD, output_schema={"type": "object"})  # which the API does not take
     body = await sent(server, model, asking(*HELLO.messages, instructions="Be brief.", tools=[described]))
     assert body["system"] == [{**text("Be brief."), "cache_control": EPHEMERAL}]
@@ -81,7 +81,7 @@ async def test_instructions_and_tools(server: VendorServer, model: AnthropicMode
 
 @pytest.mark.parametrize(("cache", "mark"), [(False, None), (True, EPHEMERAL), ("1h", {**EPHEMERAL, "ttl": "1h"})])
 async def test_the_cache_can_be_switched(server: VendorServer, cache: Any, mark: Any) -> None:
-    """Off, for five minutes, or for an hour."""
+    """The cache can be switched off, or kept for five minutes or an hour."""
     async with aclosing(AnthropicModel("claude", api_key="key-1", base_url=server.url, cache=cache)) as model:
         body = await sent(server, model, asking(*HELLO.messages, instructions="Be brief."))
     assert body.get("cache_control") == mark
@@ -89,7 +89,7 @@ async def test_the_cache_can_be_switched(server: VendorServer, cache: Any, mark:
 
 
 async def test_settings(server: VendorServer, model: AnthropicModel) -> None:
-    """Under the vendor's names; `extra` goes as it is."""
+    """Settings are sent under the vendor's names, and `extra` unchanged."""
     settings: Any = {
         "max_tokens": 50,
         "temperature": 0.5,
@@ -119,7 +119,7 @@ async def test_settings(server: VendorServer, model: AnthropicModel) -> None:
 
 
 async def test_an_answer_of_a_type(server: VendorServer, model: AnthropicModel) -> None:
-    """Is asked for with the vendor's own parameter, beside the effort."""
+    """An output type is sent as the vendor's own parameter, beside the effort."""
     schema = OutputSchema(name="Sum", schema={"type": "object", "properties": {}})
     body = await sent(server, model, asking(*HELLO.messages, output=schema, settings={"reasoning_level": "low"}))
     assert body["output_config"] == {
@@ -137,7 +137,7 @@ async def test_an_answer_of_a_type(server: VendorServer, model: AnthropicModel) 
 
 
 async def test_a_conversation_with_tools(server: VendorServer, model: AnthropicModel) -> None:
-    """Calls and results in the vendor's blocks: errors, data, raw arguments, and images in results."""
+    """Calls and results are sent in the vendor's blocks, with errors, data, raw arguments and images."""
     image = BlobPart(content="AA==", modality="image", mime_type="image/png")
     calls = [ToolCall("add", {"a": 1}, "t1"), ToolCall("add", "nonsense", "t2"), ToolCall("add", "", "t.3")]
     results = [
@@ -172,7 +172,7 @@ async def test_a_conversation_with_tools(server: VendorServer, model: AnthropicM
 
 
 async def test_a_closing_request_keeps_the_history_valid(server: VendorServer, model: AnthropicModel) -> None:
-    """Without tools, those that the history calls are named, and may not be called."""
+    """A closing request without tools names those of the history and forbids their use."""
     history = [Message("assistant", [ToolCall("add", {}, "t1")]), Message("tool", [ToolResult("t1", "3")])]
     body = await sent(server, model, asking(Message("user", "go"), *history))
     assert [each["name"] for each in body["tools"]] == ["add"]
@@ -180,7 +180,7 @@ async def test_a_closing_request_keeps_the_history_valid(server: VendorServer, m
 
 
 async def test_media(server: VendorServer, model: AnthropicModel) -> None:
-    """Images and documents, by value, by address and by id."""
+    """Images and documents are sent by value, by address and by id."""
     note = base64.b64encode("Grüße".encode()).decode()
     body = await sent(
         server,
@@ -214,7 +214,7 @@ async def test_media(server: VendorServer, model: AnthropicModel) -> None:
 
 @pytest.mark.parametrize("modality", ["audio", "video"])
 async def test_media_that_the_api_does_not_take(server: VendorServer, model: AnthropicModel, modality: Any) -> None:
-    """Are refused by name, not left out."""
+    """A part that the API does not accept is refused before anything is sent."""
     part = UriPart(uri="https://example.com/a", modality=modality)
     with pytest.raises(ModelError, match=f"does not accept {modality}; remove the UriPart") as caught:
         await within(model.generate(asking(Message("user", [part]))))
@@ -223,7 +223,7 @@ async def test_media_that_the_api_does_not_take(server: VendorServer, model: Ant
 
 
 async def test_thoughts_go_back_to_their_vendor_only(server: VendorServer, model: AnthropicModel) -> None:
-    """With their signature; another vendor's thoughts and tools would be refused, and stay out."""
+    """Reasoning is sent back with its signature, and that of other vendors is left out with their tools."""
     signed = ReasoningPart("Hm.", vendor={"anthropic": {"signature": "sig-1"}})
     hidden = ReasoningPart("", vendor={"anthropic": {"data": "c2VjcmV0"}})
     foreign = ReasoningPart("Hm?", vendor={"openai": {"encrypted_content": "x"}})
@@ -238,7 +238,7 @@ async def test_thoughts_go_back_to_their_vendor_only(server: VendorServer, model
 
 
 async def test_system_messages(server: VendorServer, model: AnthropicModel) -> None:
-    """Those at the beginning join the instructions; later ones stay where they are."""
+    """Leading system messages join the instructions, and later ones stay in the history."""
     body = await sent(
         server,
         model,
@@ -250,7 +250,7 @@ async def test_system_messages(server: VendorServer, model: AnthropicModel) -> N
 
 @pytest.mark.parametrize("how", ["run", "stream"])
 async def test_what_was_sent_is_sent_again_byte_for_byte(server: VendorServer, model: AnthropicModel, how: str) -> None:
-    """From iteration to iteration, tools, instructions and history are the same bytes up to what is new."""
+    """Tools, instructions and history of a request are the same bytes in the next one."""
 
     @tool
     async def add(a: int, b: int) -> int:

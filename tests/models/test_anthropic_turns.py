@@ -1,4 +1,4 @@
-"""Details of `AnthropicModel`'s answers: what must go back, what is unknown, what is told last."""
+"""Details of `AnthropicModel`'s answers: unknown blocks, broken streams and missing usage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
 
 
 def answering(server: VendorServer, *wholes: dict[str, Any]) -> None:
-    """Let the server give these answers in turn, whole or streamed as it is asked, to what the API takes."""
+    """Have the server give these answers in turn, whole or streamed, if the API accepts the request."""
     turns = iter(wholes * 2)
 
     def reply(asked: Received) -> Answer:
@@ -53,7 +53,7 @@ def answering(server: VendorServer, *wholes: dict[str, Any]) -> None:
 
 
 async def test_who_called_a_tool_goes_back(server: VendorServer, model: AnthropicModel) -> None:
-    """A call by code of the vendor's is answered with its caller, in the container where the code waits."""
+    """The call of a tool by the vendor's code is answered with its caller, in the container of the code."""
     code = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "await add()"}}
     caller = {"type": "code_execution_20260521", "tool_id": "srvtoolu_1"}
     call = {**tool_use("add", {"a": 1}, "toolu_1"), "caller": caller}
@@ -74,7 +74,7 @@ async def test_who_called_a_tool_goes_back(server: VendorServer, model: Anthropi
 
 
 async def test_blocks_of_next_year(server: VendorServer, model: AnthropicModel) -> None:
-    """What is not known yet is kept whole, in its place; what carries no signature is not sent as if it had one."""
+    """An unknown block is kept whole in its place, and reasoning without a signature is not sent back."""
     new = {"type": "dream", "about": {"sheep": [1, 2.50, None]}}
     listing = {"type": "mcp_tool_listing", "mcp_server_name": "hub", "tools": []}
     call = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "find", "server_name": "hub", "input": {"q": "ü"}}
@@ -94,7 +94,7 @@ async def test_blocks_of_next_year(server: VendorServer, model: AnthropicModel) 
 
 
 async def test_pieces_of_next_year(server: VendorServer, model: AnthropicModel) -> None:
-    """Events and deltas that are not known yet do not break a stream; what deltas bring is kept."""
+    """Unknown events and deltas do not break a stream, and content of such deltas is kept."""
     begun, *rest = events(message({"type": "compaction", "content": None}, text("Hi")))
     delta = {"type": "compaction_delta", "content": "before", "encrypted_content": "x"}
     server.always(
@@ -115,7 +115,7 @@ async def test_pieces_of_next_year(server: VendorServer, model: AnthropicModel) 
 
 
 async def test_thoughts_that_are_not_shown(server: VendorServer, model: AnthropicModel) -> None:
-    """Are parts without text whose signatures go back."""
+    """Reasoning without text is a part whose signature is sent back."""
     answering(server, message(thinking("", "sig-9"), text("42")))
     answer = await both(model)
     assert answer.message.parts[0] == ReasoningPart("", vendor={"anthropic": {"signature": "sig-9"}})
@@ -124,7 +124,7 @@ async def test_thoughts_that_are_not_shown(server: VendorServer, model: Anthropi
 
 
 async def test_citations_come_in_pieces(server: VendorServer, model: AnthropicModel) -> None:
-    """And are the same as those of a whole answer, for the vendor alone."""
+    """Citations of a stream are those of a whole answer."""
     cited = {**text("Rain."), "citations": [{"type": "char_location", "file_id": None, "cited_text": "wet"}]}
     answering(server, message(text(""), cited, {**text("?"), "citations": None}))
     answer = await both(model)
@@ -138,7 +138,7 @@ async def test_citations_come_in_pieces(server: VendorServer, model: AnthropicMo
 
 
 async def test_why_it_refuses(server: VendorServer, model: AnthropicModel) -> None:
-    """The vendor's explanation is the text of a refusal that has none, also in a stream."""
+    """The vendor's explanation is the text of a refusal without text, also in a stream."""
     details = {"type": "refusal", "category": "cyber", "explanation": "This could do harm."}
     whole = message(stop="refusal", stop_details=details)
     answering(server, whole)
@@ -154,14 +154,14 @@ async def test_why_it_refuses(server: VendorServer, model: AnthropicModel) -> No
 
 @pytest.mark.parametrize("content", [[], [text("I")]])
 async def test_a_refusal_without_explanation(server: VendorServer, model: AnthropicModel, content: Any) -> None:
-    """Is what had been said."""
+    """The text of a refusal without an explanation is what the model had said."""
     answering(server, message(*content, stop="refusal"))
     answer = await both(model)
     assert (answer.message.text, answer.finish_reason) == ("I" if content else "", "content_filter")
 
 
 async def test_nothing_to_say(server: VendorServer, model: AnthropicModel) -> None:
-    """After results of tools the vendor may end a turn without a word; that is an answer."""
+    """An answer without content is accepted."""
     answering(server, message())
     answer = await both(model)
     assert (answer.message.parts, answer.finish_reason) == ((), "stop")
@@ -169,14 +169,14 @@ async def test_nothing_to_say(server: VendorServer, model: AnthropicModel) -> No
 
 
 async def test_a_reason_of_next_year(server: VendorServer, model: AnthropicModel) -> None:
-    """Is not taken for the end of a whole answer."""
+    """An unknown stop reason becomes the finish reason `error`."""
     answering(server, message(text("So"), stop="tired"))
     assert (await both(model)).finish_reason == "error"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_that_is_not_there(server: VendorServer, model: AnthropicModel, stream: bool) -> None:
-    """An answer that ends with a tool call and has none is none."""
+    """An answer that ends with a tool call but has none is an error."""
     server.always(whole_or_streamed(message(text("So"), stop="tool_use"), stream=stream))
     with pytest.raises(ModelError, match="ends with a tool call but has none") as caught:
         await (read(model, HELLO) if stream else within(model.generate(HELLO)))
@@ -185,7 +185,7 @@ async def test_a_call_that_is_not_there(server: VendorServer, model: AnthropicMo
 
 @pytest.mark.parametrize("given", ["[1, 2]", "null", '"text"', '{"a": 1', "nonsense"])
 async def test_arguments_that_are_no_object(server: VendorServer, model: AnthropicModel, given: str) -> None:
-    """Are the text that came, also if the block is never ended."""
+    """Arguments that are no JSON object are kept as text, also if their block is never ended."""
     sent = events(message(tool_use("add", {}, "toolu_1"), stop="max_tokens"))
     piece = event("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": given})
     server.answers(streamed([*sent[:3], piece, *sent[4:]]))
@@ -194,7 +194,7 @@ async def test_arguments_that_are_no_object(server: VendorServer, model: Anthrop
 
 
 async def test_two_calls_whose_pieces_take_turns(server: VendorServer, model: AnthropicModel) -> None:
-    """Each piece belongs to the block that its index names."""
+    """Pieces of two calls that alternate belong to the block of their index."""
     one, two = tool_use("add", {}, "t1"), tool_use("sub", {}, "t2")
     pieces = [(0, '{"a"'), (1, '{"b": '), (0, ": 1"), (1, "2}"), (0, "}")]
     sent = [
@@ -218,7 +218,7 @@ async def test_two_calls_whose_pieces_take_turns(server: VendorServer, model: An
 
 
 async def test_usage_that_is_not_told(server: VendorServer, model: AnthropicModel) -> None:
-    """Is unknown: what had been written when a stream began is not what was written."""
+    """Usage that the vendor does not give is unknown, and output tokens at the start of a stream do not count."""
     whole = message(text("Hi"))
     server.answers(whole_or_streamed({**whole, "usage": None}, stream=False))
     assert (await within(model.generate(HELLO))).usage == Usage()
@@ -230,7 +230,7 @@ async def test_usage_that_is_not_told(server: VendorServer, model: AnthropicMode
 
 
 async def test_usage_of_a_paused_turn(server: VendorServer, model: AnthropicModel) -> None:
-    """Is the sum of its messages, with cached and reasoning tokens; id and container are those of the last."""
+    """The usage of a paused turn is the sum of its messages, and its container is used again."""
     usage = {
         "input_tokens": 1,
         "output_tokens": 5,
@@ -258,7 +258,7 @@ async def test_usage_of_a_paused_turn(server: VendorServer, model: AnthropicMode
 
 
 async def test_a_turn_that_fails_after_a_pause(server: VendorServer, model: AnthropicModel) -> None:
-    """Is an error, not the half that came before."""
+    """A turn that fails after a pause is an error."""
     server.answers(whole_or_streamed(message(text("I search."), stop="pause_turn"), stream=True))
     server.answers(streamed([*events(message(text("Found.")))[:4], Cut()]))
     with pytest.raises(ModelError) as caught:
@@ -285,7 +285,7 @@ BEGUN = events(message(text("Once upon a time")))[:6]
 async def test_a_broken_stream_has_its_request_id(
     server: VendorServer, model: AnthropicModel, sent: Sequence[Chunk], cause: type[Exception]
 ) -> None:
-    """To be quoted in a support case, and a cause; there is no status, because it was 200."""
+    """The error of a broken stream has the request id and a cause, and no status."""
     server.always(streamed(sent))
     with pytest.raises(ModelError, match="request req_1") as caught:
         await read(model, HELLO)
@@ -294,7 +294,7 @@ async def test_a_broken_stream_has_its_request_id(
 
 
 async def test_a_refused_connection_says_whose() -> None:
-    """And what the operating system said; the vendor's error is the cause."""
+    """The error of a refused connection has the base URL and the vendor's error as its cause."""
     port = free_port()
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=f"http://127.0.0.1:{port}")) as model:
         with pytest.raises(ModelError, match=rf"ConnectError: .+ \(base URL http://127\.0\.0\.1:{port}\)") as caught:
@@ -303,7 +303,7 @@ async def test_a_refused_connection_says_whose() -> None:
 
 
 async def test_silence_has_its_name(server: VendorServer) -> None:
-    """Not that of how the event loop notices it."""
+    """The error of a server that does not answer is a `ModelTimeout` that names `ReadTimeout`."""
     server.always(streamed([Hang()]))
     timeout = httpx2.Timeout(60.0, read=0.2)
     async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
@@ -315,7 +315,7 @@ async def test_silence_has_its_name(server: VendorServer) -> None:
 
 
 async def test_silence_in_a_stream_has_its_request_id(server: VendorServer, model: AnthropicModel) -> None:
-    """The id came before."""
+    """The error of a stream that stops has the request id."""
     server.always(streamed([*BEGUN, Hang()]))
 
     async def fall_silent() -> None:
@@ -336,14 +336,14 @@ async def test_silence_in_a_stream_has_its_request_id(server: VendorServer, mode
 
 
 async def test_a_stream_is_over_when_its_message_is(server: VendorServer, model: AnthropicModel) -> None:
-    """Nothing after that can spoil the answer or hold it up."""
+    """Events after the end of the message are ignored."""
     server.answers(streamed([*events(message(text("Hi"))), event("error", error={"type": "api_error"}), Hang()]))
     _, answer = await read(model, HELLO)
     assert answer.message.text == "Hi"
 
 
 async def test_what_is_answered_twice_is_equal_in_a_run(server: VendorServer, model: AnthropicModel) -> None:
-    """A run whose model thinks, searches and calls tools goes on to its end with what the API takes."""
+    """A run with reasoning, searches and tool calls gives the same messages with `run` and `stream`."""
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": "a"}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     calls = message(thinking("Hm."), search, found, text("So:"), tool_use("nope", {}, "toolu_1"), stop="tool_use")

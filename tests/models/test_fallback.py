@@ -60,7 +60,7 @@ async def read(agent: Agent) -> None:
 
 
 async def test_each_attempt_is_a_span(telemetry: Captured) -> None:
-    """With the model that was asked and the number of the attempt; the run completes with the answer that came."""
+    """Each attempt is a span with its model and number, and the run completes with the answer of the second model."""
     second = ScriptedModel("hi", name="second")
     result = await within(Agent("a", model=FallbackModel(failing("rate_limited"), second)).run("go"))
     assert result.output == "hi"
@@ -75,7 +75,7 @@ async def test_each_attempt_is_a_span(telemetry: Captured) -> None:
 
 
 async def test_each_attempt_has_its_input(telemetry: Captured) -> None:
-    """The answer's span has messages, instructions and tools, although the attempt that failed has them too."""
+    """The span of each attempt has the messages, instructions and tools."""
     models = FallbackModel(failing("rate_limited"), ScriptedModel("hi", name="second"))
     tools = [Tool(name="read", description="Read.", run=lambda arguments, ctx: "")]
     await within(Agent("a", instructions="Be brief.", model=models, tools=tools).run("go"))
@@ -86,7 +86,7 @@ async def test_each_attempt_has_its_input(telemetry: Captured) -> None:
 
 
 async def test_the_run_has_no_single_model(telemetry: Captured) -> None:
-    """So its span and metric name none."""
+    """The span and the metric of a run with a `FallbackModel` name no model."""
     await within(Agent("a", model=FallbackModel(ScriptedModel("hi", name="x"), ScriptedModel(name="y"))).run("go"))
     assert "gen_ai.request.model" not in attributes(telemetry.span("invoke_agent"))
     [point] = [point for point in telemetry.metrics if point.name == "gen_ai.invoke_agent.duration"]
@@ -97,7 +97,7 @@ async def test_the_run_has_no_single_model(telemetry: Captured) -> None:
     "kind", ["auth", "circuit_open", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"]
 )
 async def test_failures_that_another_model_may_not_have(kind: ErrorKind) -> None:
-    """The next one is asked."""
+    """The next model is asked after a failure that it may not have."""
     model = FallbackModel(failing(kind), ScriptedModel("hi", "hi"))
     assert (await within(Agent("a", model=model).run("go"))).output == "hi"
     assert (await within(model.generate(ASKED))).message.text == "hi"
@@ -105,7 +105,7 @@ async def test_failures_that_another_model_may_not_have(kind: ErrorKind) -> None
 
 @pytest.mark.parametrize("kind", ["invalid_request", "cancelled"])
 async def test_failures_that_every_model_would_have(kind: ErrorKind) -> None:
-    """The run fails at once, and the next one is not asked."""
+    """The run fails at once after a failure that every model would have."""
     second = ScriptedModel()
     model = FallbackModel(failing(kind), second)
     with pytest.raises(ModelError):
@@ -116,7 +116,7 @@ async def test_failures_that_every_model_would_have(kind: ErrorKind) -> None:
 
 
 async def test_a_failure_in_a_group_has_the_kind_that_it_has_by_itself() -> None:
-    """Models that work with task groups raise groups; what is in them says whether the next one is asked."""
+    """The kind of a failure in an exception group decides whether the next model is asked."""
 
     def refused(request: ModelRequest) -> str:
         raise ExceptionGroup("tasks", [ModelError("first", "no", error_kind="invalid_request")])
@@ -130,14 +130,14 @@ async def test_a_failure_in_a_group_has_the_kind_that_it_has_by_itself() -> None
 
 
 async def test_the_kinds_can_be_chosen() -> None:
-    """`on=` says which."""
+    """`on=` chooses the kinds of failures after which the next model is asked."""
     model = FallbackModel(failing("rate_limited"), ScriptedModel("hi"), on={"timeout"})
     with pytest.raises(ModelError):
         await within(Agent("a", model=model).run("go"))
 
 
 async def test_when_all_fail_the_last_error_tells_of_the_others() -> None:
-    """In notes; other exceptions than ModelError are named after their model."""
+    """The last error has notes about the earlier failures."""
     first, second = ScriptedModel(OSError("down"), OSError("down"), name="first"), failing("timeout", "second")
     for attempt in (
         Agent("a", model=FallbackModel(first, second)).run("go"),
@@ -149,7 +149,7 @@ async def test_when_all_fail_the_last_error_tells_of_the_others() -> None:
 
 
 async def test_a_stream_goes_on_with_the_next_model_until_something_has_arrived(telemetry: Captured) -> None:
-    """What was read cannot be taken back, so a stream that breaks later fails."""
+    """A stream falls back before its first piece, and fails if it breaks later."""
     agent = Agent("a", model=FallbackModel(failing("unavailable"), ScriptedModel("all is well")))
     with anyio.fail_after(60):
         async with agent.stream("go") as events:
@@ -161,7 +161,7 @@ async def test_a_stream_goes_on_with_the_next_model_until_something_has_arrived(
 
 
 async def test_as_a_plain_model_it_streams_by_the_same_rule() -> None:
-    """Outside of a run too."""
+    """A `FallbackModel` streams by the same rule outside of a run."""
     model = FallbackModel(failing("unavailable"), ScriptedModel("well"))
     items = [item async for item in model.stream(ASKED)]
     assert isinstance(items[-1], ModelResponse)
@@ -175,7 +175,7 @@ async def test_as_a_plain_model_it_streams_by_the_same_rule() -> None:
 
 
 async def test_a_cancellation_is_no_failure_to_fall_back_from() -> None:
-    """Nobody else is asked."""
+    """A cancelled run asks no other model."""
     token, second = CancelToken(), ScriptedModel()
 
     async def hang(request: ModelRequest) -> str:
@@ -189,7 +189,7 @@ async def test_a_cancellation_is_no_failure_to_fall_back_from() -> None:
 
 
 async def test_what_it_is_made_of() -> None:
-    """Models within models are one list; none, or one twice, is refused."""
+    """Nested `FallbackModel`s are one list, and no model or one given twice is refused."""
     one, two, three = (ScriptedModel(name=name) for name in ("one", "two", "three"))
     model = FallbackModel(one, FallbackModel(two, three))
     assert model.models == (one, two, three)
@@ -203,7 +203,7 @@ async def test_what_it_is_made_of() -> None:
 
 
 async def test_options_that_cannot_work_are_refused() -> None:
-    """When it is made: a list of models, what is no model, and kinds of failures that there are not."""
+    """Wrong models and unknown kinds of failures are refused when it is made."""
     one, two = ScriptedModel(name="one"), ScriptedModel(name="two")
     with pytest.raises(ConfigError, match=r"FallbackModel: \[.*\] is not a model.*FallbackModel\(first, second\)"):
         FallbackModel([one, two])  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ async def test_options_that_cannot_work_are_refused() -> None:
 
 
 async def test_a_model_that_has_models_of_its_own_is_one_model(telemetry: Captured) -> None:
-    """Only a FallbackModel is taken apart: not what lists its models, nor what wraps a FallbackModel."""
+    """Only a `FallbackModel` is taken apart, not a model with an attribute `models` or a wrapper."""
 
     class Listing(ScriptedModel):
         models = ("echo-1", "echo-2")
@@ -274,7 +274,7 @@ async def test_models_need_only_what_the_protocol_asks_for() -> None:
 async def test_a_run_whose_time_is_over_asks_no_further_model(
     telemetry: Captured, fails: str, *, has_rules: bool
 ) -> None:
-    """Even if the one that was asked keeps its event loop busy, or does not let itself be cancelled."""
+    """A run whose time is over asks no further model, even if the first one ignores the cancellation."""
     left = anyio.Event()
 
     async def keep_busy(request: ModelRequest) -> str:
@@ -297,14 +297,14 @@ async def test_a_run_whose_time_is_over_asks_no_further_model(
 
 
 class Late(ScriptedModel):
-    """A model whose stream does not let itself be cancelled, and goes on when it is released."""
+    """A model whose stream ignores cancellation, and goes on when it is released."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name)
         self.release, self.ended = anyio.Event(), anyio.Event()
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-        """Yield something that nobody waits for any longer."""
+        """Yield a piece after the release."""
         pass_time()
         try:
             while not self.release.is_set():
@@ -320,7 +320,7 @@ class Late(ScriptedModel):
 async def test_a_stream_that_was_left_behind_says_nothing_in_the_next_one(
     telemetry: Captured, *, has_rules: bool
 ) -> None:
-    """What it yields while the next model answers is neither read nor measured."""
+    """Pieces of a stream that timed out are neither read nor measured while the next model answers."""
     first = Late("first")
 
     class Second(ScriptedModel):
@@ -347,7 +347,7 @@ async def test_a_stream_that_was_left_behind_says_nothing_in_the_next_one(
 
 
 async def test_a_stream_that_was_left_behind_with_its_run_says_nothing(telemetry: Captured) -> None:
-    """The end of the run is the last that is told."""
+    """A stream that was left behind with its run adds nothing to its telemetry."""
     model = Late("first")
     with pytest.raises(RunTimeout):
         await within(read(Agent("a", model=model, limits=Limits(timeout=SOON))))
@@ -359,7 +359,7 @@ async def test_a_stream_that_was_left_behind_with_its_run_says_nothing(telemetry
 
 
 async def test_a_run_that_is_cancelled_by_a_model_asks_no_other(telemetry: Captured) -> None:
-    """It is over before the event loop could tell the run."""
+    """A run that its model cancels asks no other model."""
     token = CancelToken()
 
     def cancel(request: ModelRequest) -> str:
@@ -373,7 +373,7 @@ async def test_a_run_that_is_cancelled_by_a_model_asks_no_other(telemetry: Captu
 
 
 async def test_closing_it_closes_its_models() -> None:
-    """Those that can be closed."""
+    """Closing a `FallbackModel` closes those of its models that can be closed."""
     closed: list[str] = []
 
     class Closable(ScriptedModel):

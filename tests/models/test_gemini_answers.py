@@ -35,7 +35,7 @@ SIGNED = {"gcp.gemini": {"thought_signature": SIGNATURE}}
 
 
 async def test_a_streamed_answer_is_the_whole_one() -> None:
-    """Text, reason, usage, id and model; the pieces are the text."""
+    """A streamed answer has the text, finish reason, usage, id and model of the whole one."""
     deltas, response = await same(
         piece(text("Grüße aus Bergen."), finish="STOP", usage=USAGE),
         piece(text("Grüße"), usage={"promptTokenCount": 120, "totalTokenCount": 120}),
@@ -49,7 +49,7 @@ async def test_a_streamed_answer_is_the_whole_one() -> None:
 
 
 async def test_a_stream_may_be_split_anywhere_and_kept_alive() -> None:
-    """Events in pieces, in the middle of a character, with comments and with either kind of line ends."""
+    """A stream may be split anywhere, with comments and any kind of line ends."""
     bodies = b"".join(
         [
             b": connected\n\n",
@@ -67,14 +67,14 @@ async def test_a_stream_may_be_split_anywhere_and_kept_alive() -> None:
 
 
 async def test_the_end_of_a_stream_needs_no_empty_line() -> None:
-    """Some proxies cut it."""
+    """The last event of a stream needs no empty line."""
     async with gemini() as (model, server):
         server.answers(streamed(event(piece(text("Hi."), finish="STOP")).rstrip()))
         assert (await read(model))[1].message.text == "Hi."
 
 
 async def test_parallel_tool_calls() -> None:
-    """Each is a part, told once, with the id and the signature that it came with."""
+    """Parallel tool calls are parts with their ids and signatures, and each is streamed once."""
     first = call("weather", {"city": "Bergen", "days": None}, id="fc_1", thoughtSignature=SIGNATURE)
     deltas, response = await same(
         piece(text("Let me see."), first, call("now"), finish="STOP"),
@@ -98,7 +98,7 @@ async def test_parallel_tool_calls() -> None:
 
 
 async def test_arguments_in_pieces_are_refused() -> None:
-    """Vertex AI streams them on request only; half of them must not look like all."""
+    """Arguments that Vertex AI streams in pieces are refused."""
     part = {"functionCall": {"name": "weather", "willContinue": True}}
     async with gemini() as (model, server):
         server.answers(streamed(piece(part), piece(finish="STOP")))
@@ -108,7 +108,7 @@ async def test_arguments_in_pieces_are_refused() -> None:
 
 
 async def test_thoughts_are_reasoning() -> None:
-    """In pieces or not; they are told as such."""
+    """Thoughts become reasoning, whole and streamed."""
     deltas, response = await same(
         piece(thought("Rain? Likely."), text("Yes."), finish="STOP"),
         piece(thought("Rain? ")),
@@ -120,7 +120,7 @@ async def test_thoughts_are_reasoning() -> None:
 
 
 async def test_signatures_stay_on_their_parts() -> None:
-    """Also where the stream brings them after the text, in a piece without any."""
+    """A signature stays on its part, even if the stream sends it later in an empty piece."""
     _, response = await same(
         piece(thought("Hm."), text("One", thoughtSignature=SIGNATURE), text("Two"), finish="STOP"),
         piece(thought("Hm.")),
@@ -133,7 +133,7 @@ async def test_signatures_stay_on_their_parts() -> None:
 
 
 async def test_a_signature_without_text_is_a_part() -> None:
-    """It has to go back where it was."""
+    """A signature without text is a part of its own."""
     _, response = await same(
         piece(call("now"), text("", thoughtSignature=SIGNATURE), finish="STOP"),
         piece(call("now")),
@@ -143,7 +143,7 @@ async def test_a_signature_without_text_is_a_part() -> None:
 
 
 async def test_pictures_come_out() -> None:
-    """As base64, with their signature; drafts in thoughts are no part of the answer."""
+    """Pictures are parts with their signature, and pictures in thoughts are left out."""
     draft, picture = image(thought=True), image(thoughtSignature=SIGNATURE)
     _, response = await same(
         piece(thought("A hill."), draft, text("Here:"), picture, finish="STOP"),
@@ -164,14 +164,14 @@ async def test_pictures_come_out() -> None:
     [("image/webp", "image"), ("audio/wav", "audio"), ("video/mp4", "video"), ("application/pdf", "document")],
 )
 async def test_files_come_out(mime_type: str, modality: str) -> None:
-    """As the address that the API gives."""
+    """Files are parts with their address."""
     part = {"fileData": {"mimeType": mime_type, "fileUri": "gs://shop/out"}}
     _, response = await same(piece(part, finish="STOP"), piece(part), piece(finish="STOP"))
     assert response.message.parts == (UriPart(uri="gs://shop/out", modality=modality, mime_type=mime_type),)  # type: ignore[arg-type]
 
 
 async def test_code_that_the_api_runs_is_recorded() -> None:
-    """Call and result are parts, which ask nobody to run a tool; they keep the whole of what was sent."""
+    """Code that the API runs is recorded as a call and its result, and is not dispatched."""
     code = {"executableCode": {"id": "x1", "language": "PYTHON", "code": "print(6*7)"}, "thoughtSignature": SIGNATURE}
     result = {"codeExecutionResult": {"id": "x1", "outcome": "OUTCOME_OK", "output": "42\n"}}
     deltas, response = await same(
@@ -201,7 +201,7 @@ GROUNDING: dict[str, Any] = {
 
 
 async def test_searches_are_recorded() -> None:
-    """What the API tells beside the answer becomes a call and its result, whole."""
+    """Grounding data becomes the call and the result of a search."""
     _, response = await same(
         piece(text("Yes."), finish="STOP", groundingMetadata=GROUNDING),
         piece(text("Yes."), groundingMetadata={}),
@@ -215,7 +215,7 @@ async def test_searches_are_recorded() -> None:
 
 
 async def test_shown_searches_are_recorded_once() -> None:
-    """Models that show the calls of server tools as parts say the queries there."""
+    """A search that is shown as a part is recorded once."""
     asked = {"toolCall": {"id": "s1", "toolType": "GOOGLE_SEARCH_WEB", "args": {"queries": ["rain"]}}}
     told = {"toolResponse": {"id": "s1", "toolType": "GOOGLE_SEARCH_WEB", "response": {"hits": 3}}}
     _, response = await same(
@@ -233,7 +233,7 @@ async def test_shown_searches_are_recorded_once() -> None:
 
 
 async def test_pages_that_were_read_are_recorded() -> None:
-    """With what became of each."""
+    """Pages that the API has read are recorded with their status."""
     pages = {"urlMetadata": [{"retrievedUrl": "https://yr.no", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_SUCCESS"}]}
     _, response = await same(
         piece(text("Yes."), finish="STOP", urlContextMetadata=pages),
@@ -267,7 +267,7 @@ async def test_pages_that_were_read_are_recorded() -> None:
     ],
 )
 async def test_finish_reasons(finish: str, reason: str) -> None:
-    """Each becomes one of ours, with what there is of the answer."""
+    """The API's finish reasons become ours, and the text is kept."""
     _, response = await same(
         piece(text("Half an"), finish=finish), piece(text("Half")), piece(text(" an")), piece(finish=finish)
     )
@@ -276,7 +276,7 @@ async def test_finish_reasons(finish: str, reason: str) -> None:
 
 
 async def test_an_unknown_finish_reason_is_an_error_reason() -> None:
-    """The SDK warns of it; the answer is there."""
+    """An unknown finish reason becomes `error`, and the text is kept."""
     with pytest.warns(UserWarning, match="NEVER_HEARD_OF is not a valid FinishReason"):
         _, response = await same(
             piece(text("Hi."), finish="NEVER_HEARD_OF"), piece(text("Hi.")), piece(finish="NEVER_HEARD_OF")
@@ -288,7 +288,7 @@ async def test_an_unknown_finish_reason_is_an_error_reason() -> None:
     "finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"]
 )
 async def test_an_answer_that_failed_is_no_answer(finish: str) -> None:
-    """The model tried something that did not work: a failure that may be tried again, whatever came before."""
+    """A failed answer is an error that may be retried, whatever came before."""
     async with gemini() as (model, server):
         server.answers(
             whole(text("I'll call"), finish=finish), streamed(piece(text("I'll call")), piece(finish=finish))
@@ -300,7 +300,7 @@ async def test_an_answer_that_failed_is_no_answer(finish: str) -> None:
 
 
 async def test_a_blocked_prompt_is_a_refusal() -> None:
-    """Its text says why, and the reason is the filter."""
+    """A blocked prompt is a refusal whose text has the reason."""
     blocked = {
         "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"},
         "usageMetadata": {"promptTokenCount": 7, "totalTokenCount": 7},
@@ -314,7 +314,7 @@ async def test_a_blocked_prompt_is_a_refusal() -> None:
 
 
 async def test_a_blocked_answer_is_a_refusal() -> None:
-    """If nothing of it came, its text says why."""
+    """A blocked answer without text is a refusal whose text has the reason."""
     deltas, response = await same(piece(finish="SAFETY"), piece(), piece(finish="SAFETY"))
     assert response.finish_reason == "content_filter"
     assert response.message.text == "The answer was blocked: SAFETY."
@@ -322,7 +322,7 @@ async def test_a_blocked_answer_is_a_refusal() -> None:
 
 
 async def test_an_answer_cut_short_in_its_thoughts_is_empty() -> None:
-    """The tokens were used up before anything was said."""
+    """An answer whose tokens were used up in thoughts is empty."""
     usage = {"promptTokenCount": 9, "thoughtsTokenCount": 64, "totalTokenCount": 73}
     ended = piece(finish="MAX_TOKENS", usage=usage)
     _, response = await same(ended, ended)
@@ -331,7 +331,7 @@ async def test_an_answer_cut_short_in_its_thoughts_is_empty() -> None:
 
 
 async def test_only_the_first_candidate_counts() -> None:
-    """Others can be asked for in `extra`, and are not mixed into it."""
+    """Only the first candidate is the answer."""
     other = piece(text("No."), finish="STOP", index=1)["candidates"][0]
     both = piece(text("Yes."), finish="STOP")
     both["candidates"].append(other)
@@ -345,7 +345,7 @@ async def test_only_the_first_candidate_counts() -> None:
 
 
 async def test_an_answer_in_several_requests() -> None:
-    """Where the API stops in the middle of an answer, it is asked to go on, and the tokens are added up."""
+    """An interrupted answer is continued in another request, and the tokens are added up."""
     token = SIGNATURE
     begun = piece(text("Once "), finish="CONTINUATION", usage=USAGE, continuationToken=token)
     ended = piece(text("upon a time."), finish="STOP", usage={"promptTokenCount": 1, "candidatesTokenCount": 2})
@@ -363,7 +363,7 @@ async def test_an_answer_in_several_requests() -> None:
 
 
 async def test_an_answer_that_cannot_go_on_is_cut_short() -> None:
-    """Without a token there is nothing to ask for."""
+    """An interrupted answer without a continuation token ends with `length`."""
     cut = piece(text("Once"), finish="CONTINUATION")
     _, response = await same(cut, cut)
     assert (response.message.text, response.finish_reason) == ("Once", "length")
@@ -415,7 +415,7 @@ async def test_an_answer_that_cannot_go_on_is_cut_short() -> None:
     ],
 )
 async def test_usage(told: dict[str, Any] | None, usage: Usage) -> None:
-    """Output counts thoughts, input what is cached and what server tools brought in; unknown is unknown."""
+    """Output tokens include thoughts, input tokens the cached ones and those of server tools; others are unknown."""
     _, response = await same(
         piece(text("Hi."), finish="STOP", usage=told),
         piece(text("Hi."), usage={"promptTokenCount": 9} if told else None),
@@ -425,7 +425,7 @@ async def test_usage(told: dict[str, Any] | None, usage: Usage) -> None:
 
 
 async def test_what_the_sdk_does_not_know_is_ignored() -> None:
-    """New members of an answer break nothing."""
+    """Unknown members of an answer are ignored."""
     strange = piece(text("Hi.", newMember=1), finish="STOP", newThing={"a": 1})
     strange["alsoNew"] = [1]
     _, response = await same(strange, strange)

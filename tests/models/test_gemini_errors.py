@@ -1,4 +1,4 @@
-"""What goes wrong with Gemini, and what becomes of it."""
+"""Errors of Gemini: answers, streams and connections that fail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def failed(*answers: Answer, timeout: Any = 5.0) -> ModelError:  # noqa: ASYNC109  (the model's)
-    """Return how a whole answer fails; one request must have been made."""
+    """Return the error of a whole answer; one request must have been made."""
     async with gemini(timeout=timeout) as (model, server):
         server.answers(*answers)
         with pytest.raises(ModelError) as caught:
@@ -38,7 +38,7 @@ async def failed(*answers: Answer, timeout: Any = 5.0) -> ModelError:  # noqa: A
 
 
 async def broke(answer: Answer, *, timeout: Any = 5.0) -> ModelError:  # noqa: ASYNC109  (the model's)
-    """Return how a stream fails; one request must have been made."""
+    """Return the error of a stream; one request must have been made."""
     async with gemini(timeout=timeout) as (model, server):
         server.answers(answer)
         with pytest.raises(ModelError) as caught:
@@ -64,7 +64,7 @@ STATUSES = [
 
 @pytest.mark.parametrize(("code", "status", "kind"), STATUSES)
 async def test_the_status_says_what_an_error_means(code: int, status: str, kind: str) -> None:
-    """Whole or streamed, after one request; the API's message is told, and the SDK's error is the cause."""
+    """The HTTP status gives the kind of an error, with the API's message and the SDK's error as the cause."""
     answer = answer_json(fault(code, status, "No good."), status=code, x_request_id="req_7")
     for error in (await failed(answer), await broke(answer)):
         assert error.error_kind == kind
@@ -76,7 +76,7 @@ async def test_the_status_says_what_an_error_means(code: int, status: str, kind:
 
 
 async def test_a_wrong_key_is_an_error_of_authentication() -> None:
-    """Although its status is that of a bad request."""
+    """A wrong key is an error of authentication, although its status is 400."""
     reason = detail("ErrorInfo", reason="API_KEY_INVALID", domain="googleapis.com")
     error = await failed(
         answer_json(fault(400, "INVALID_ARGUMENT", "API key not valid.", reason, detail("Help")), status=400)
@@ -96,7 +96,7 @@ async def test_a_wrong_key_is_an_error_of_authentication() -> None:
     ],
 )
 async def test_when_to_ask_again(headers: dict[str, str], details: list[Any], seconds: float | None) -> None:
-    """From the header, or from the details of the error."""
+    """`retry_after` comes from the header or from the details of the error."""
     body = fault(429, "RESOURCE_EXHAUSTED", "Quota exceeded.", *details)
     answer = Answer(status=429, headers=headers, body=[json.dumps(body).encode()])
     for error in (await failed(answer), await broke(answer)):
@@ -104,7 +104,7 @@ async def test_when_to_ask_again(headers: dict[str, str], details: list[Any], se
 
 
 async def test_when_to_ask_again_as_a_date() -> None:
-    """HTTP allows that, too."""
+    """`retry_after` may be a date in the header."""
     date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     error = await failed(answer_json(fault(429, "RESOURCE_EXHAUSTED", "Wait."), status=429, retry_after=date))
     assert error.retry_after is not None
@@ -112,7 +112,7 @@ async def test_when_to_ask_again_as_a_date() -> None:
 
 
 async def test_the_id_of_a_request_from_its_details() -> None:
-    """Where no header has it."""
+    """The request id comes from the details of the error if no header has it."""
     body = fault(500, "INTERNAL", "Oops.", detail("RequestInfo", requestId="abc"))
     assert (await failed(answer_json(body, status=500))).request_id == "abc"
 
@@ -121,14 +121,14 @@ async def test_the_id_of_a_request_from_its_details() -> None:
     "body", [b"<html>Bad gateway</html>", b"", b"[]", b'"no"', b'{"error": "no"}', b'{"error": null}']
 )
 async def test_errors_of_proxies(body: bytes) -> None:
-    """Whatever their body is, the status counts."""
+    """The status of a proxy's error counts, whatever its body is."""
     answer = Answer(status=502, body=[body] if body else [])
     for error in (await failed(answer), await broke(answer)):
         assert (error.error_kind, error.status) == ("unavailable", 502)
 
 
 async def test_the_key_is_in_no_message() -> None:
-    """Even if the server sends it back."""
+    """The key is in no error, even if the server repeats it."""
     answer = answer_json(fault(403, "PERMISSION_DENIED", f"Key {KEY} is leaked."), status=403)
     for error in (await failed(answer), await broke(answer)):
         assert "Key [masked] is leaked." in str(error)
@@ -154,25 +154,25 @@ async def test_the_key_is_in_no_message() -> None:
     ],
 )
 async def test_an_answer_of_another_shape(body: bytes) -> None:
-    """It is not an answer of the API."""
+    """An answer of another shape is an invalid response."""
     error = await failed(Answer(headers={"content-type": "application/json"}, body=[body]))
     assert error.error_kind == "invalid_response"
 
 
 async def test_an_empty_body_is_no_answer() -> None:
-    """Although the status is good."""
+    """An empty body is an invalid response."""
     assert (await failed(Answer())).error_kind == "invalid_response"
 
 
 async def test_an_answer_without_content() -> None:
-    """A model that stops before it says anything has not answered."""
+    """An answer without content is an invalid response."""
     for error in (await failed(whole()), await broke(streamed(piece(), piece(finish="STOP")))):
         assert error.error_kind == "invalid_response"
         assert "no usable answer; its finish reason is STOP" in str(error)
 
 
 async def test_what_does_not_fit_is_not_repeated() -> None:
-    """The message says where the fault is, without the content."""
+    """An error about an invalid response names the place and repeats no content."""
     secret = piece({"functionCall": {"name": "pay", "args": "card 4111"}}, finish="STOP")
     error = await failed(answer_json(secret))
     assert error.error_kind == "invalid_response"
@@ -186,30 +186,30 @@ BEGUN = event(piece(text("Once upon")))
 
 
 async def test_a_stream_without_an_end_is_an_error() -> None:
-    """A short answer must not look whole."""
+    """A stream that ends without a finish reason is an error."""
     error = await broke(answer_sse(BEGUN))
     assert error.error_kind == "unavailable"
     assert "response is incomplete" in str(error)
 
 
 async def test_a_stream_that_ends_in_an_event_is_an_error() -> None:
-    """That is not an answer of another shape, but a broken connection."""
+    """A stream that ends within an event is a broken connection."""
     error = await broke(answer_sse(BEGUN, event(piece(text(" a time."), finish="STOP"))[:40]))
     assert error.error_kind == "unavailable"
 
 
 async def test_an_empty_stream_is_an_error() -> None:
-    """There is no answer in it."""
+    """An empty stream is a broken connection."""
     assert (await broke(answer_sse())).error_kind == "unavailable"
 
 
 async def test_a_stream_without_candidates_is_an_error() -> None:
-    """There is no answer in it, either."""
+    """A stream without candidates is an invalid response."""
     assert (await broke(streamed({"responseId": "x"}))).error_kind == "invalid_response"
 
 
 async def test_a_dropped_connection() -> None:
-    """In a stream or in a whole answer."""
+    """A dropped connection is `unavailable`, in a stream and in a whole answer."""
     error = await broke(answer_sse(BEGUN, Cut()))
     assert error.error_kind == "unavailable"
     assert isinstance(error.__cause__, httpx2.TransportError)
@@ -218,7 +218,7 @@ async def test_a_dropped_connection() -> None:
 
 @pytest.mark.parametrize("garbage", [b"data: {secret}\n\n", b"data: \xff\n\n", b"<html>\n\n", b"data: [1]\n\n"])
 async def test_garbage_in_a_stream(garbage: bytes) -> None:
-    """It is told without what it says."""
+    """An invalid event of a stream is an error that does not repeat it."""
     error = await broke(answer_sse(BEGUN, garbage))
     assert error.error_kind == "invalid_response"
     assert "an event of its stream is" in str(error)
@@ -227,7 +227,7 @@ async def test_garbage_in_a_stream(garbage: bytes) -> None:
 
 @pytest.mark.parametrize(("code", "status", "kind"), STATUSES)
 async def test_an_error_in_the_middle_of_a_stream(code: int, status: str, kind: str) -> None:
-    """As an event; it means what it would have meant as an answer."""
+    """An error event in a stream has the kind that it would have as an answer."""
     error = await broke(answer_sse(BEGUN, event(fault(code, status, "No more."))))
     assert error.error_kind == kind
     assert "No more." in str(error)
@@ -235,21 +235,21 @@ async def test_an_error_in_the_middle_of_a_stream(code: int, status: str, kind: 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_garbage_that_the_sdk_finds(anyio_backend: str) -> None:
-    """In a stream that is compressed; nothing of it is told, either. On trio, a warning tells of its generators."""
+    """An invalid event of a compressed stream is an error that does not repeat it."""
     error = await broke(answer_sse(gzip.compress(b"data: {secret}\n\n"), content_encoding="gzip"))
     assert error.error_kind == "invalid_response"
     assert str(error).endswith("an event of its stream is not JSON")
 
 
 async def test_an_error_in_a_stream_that_is_no_event() -> None:
-    """The API has sent them as bare JSON of several lines."""
+    """An error in a stream may be bare JSON of several lines."""
     body = json.dumps(fault(429, "RESOURCE_EXHAUSTED", "Wait.", detail("RetryInfo", retryDelay="3s")), indent=2)
     error = await broke(answer_sse(BEGUN, body.encode()))
     assert (error.error_kind, error.retry_after) == ("rate_limited", 3.0)
 
 
 async def test_an_error_in_a_stream_without_a_code() -> None:
-    """It is the server's."""
+    """An error in a stream without a code is `unavailable`."""
     for told in ({"message": "No more."}, {"code": "E17", "message": "No more."}, "No more."):
         error = await broke(answer_sse(BEGUN, event({"error": told})))
         assert error.error_kind == "unavailable"
@@ -257,7 +257,7 @@ async def test_an_error_in_a_stream_without_a_code() -> None:
 
 
 async def test_what_came_before_an_error_is_told() -> None:
-    """The pieces arrive, and then the error."""
+    """The pieces before an error are delivered."""
     told: list[Any] = []
     async with gemini() as (model, server):
         server.answers(answer_sse(BEGUN, event(fault(503, "UNAVAILABLE", "Overloaded."))))
@@ -267,7 +267,7 @@ async def test_what_came_before_an_error_is_told() -> None:
 
 
 async def collecting(model: GeminiModel, told: list[Any]) -> Any:
-    """Note items as they come."""
+    """Append items to a list as they come."""
     async for item in model.stream(ASKED):
         told.append(item)
         yield item
@@ -277,7 +277,7 @@ async def collecting(model: GeminiModel, told: list[Any]) -> Any:
 
 
 async def test_an_answer_that_does_not_come() -> None:
-    """Neither whole nor in pieces; the time-out is the model's, whatever the SDK's is."""
+    """An answer that stops is a `ModelTimeout` after the model's own timeout."""
     times = httpx2.Timeout(5.0, read=0.05)
     for error in (
         await failed(Answer(body=[Hang()]), timeout=times),
@@ -288,7 +288,7 @@ async def test_an_answer_that_does_not_come() -> None:
 
 
 async def test_nobody_listens() -> None:
-    """The connection is refused."""
+    """A refused connection is an error of the model."""
     async with gemini() as (model, server):
         server.close()
         for asked in (model.generate(ASKED), read(model)):
@@ -299,7 +299,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_redirection_is_not_followed() -> None:
-    """It would take the key along."""
+    """A redirection is not followed."""
     error = await failed(Answer(status=307, headers={"location": "http://127.0.0.1:1/"}))
     assert error.status == 307
     assert error.error_type == "redirect_refused"
@@ -323,7 +323,7 @@ def _aiohttp(name: str) -> Exception:
     ],
 )
 async def test_faults_of_clients_that_were_given(fault: Exception, kind: str) -> None:
-    """They may speak through other libraries, and fetch credentials on the way."""
+    """Faults of other libraries in a given client get the matching kind."""
 
     def fail(request: httpx2.Request) -> httpx2.Response:
         raise fault

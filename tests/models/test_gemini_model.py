@@ -1,4 +1,4 @@
-"""`GeminiModel`: how it is made, where it connects to, how its streams are left, and how it runs in an agent."""
+"""`GeminiModel`: options, addresses, connections, and runs with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_says_what_it_is() -> None:
-    """And where it is, but not its key."""
+    """A model has a name, a vendor and an address, and no `repr` shows its key."""
     model = GeminiModel(NAME, api_key=KEY)
     assert isinstance(model, Model)
     assert (model.name, model.provider_name) == (NAME, "gcp.gemini")
@@ -69,7 +69,7 @@ def test_a_model_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("variable", ["GOOGLE_API_KEY", "GEMINI_API_KEY"])
 async def test_the_key_is_found(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In either of the SDK's variables; the address, too. Vertex AI has to be asked for."""
+    """The key comes from either of the SDK's variables, and the address from the environment."""
     with vendor_server() as server:
         monkeypatch.setenv(variable, " from-outside ")
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", f"{server.url}/proxy")
@@ -84,7 +84,7 @@ async def test_the_key_is_found(variable: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_a_key_there_is_no_model() -> None:
-    """The error names the variable."""
+    """The error about a missing key names the variable."""
     with pytest.raises(ConfigError, match="set the environment variable GEMINI_API_KEY, or pass api_key="):
         GeminiModel(NAME)
 
@@ -92,7 +92,7 @@ def test_without_a_key_there_is_no_model() -> None:
 @pytest.mark.parametrize("by_variable", [False, True])
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://example.com", "http://[::1", "http://", "http://host:many"])
 def test_an_address_that_is_none(url: str, monkeypatch: pytest.MonkeyPatch, *, by_variable: bool) -> None:
-    """Is said when the model is made, wherever it came from."""
+    """An invalid base URL is refused when the model is made."""
     if by_variable:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
     with pytest.raises(ConfigError, match="not a base URL"):
@@ -100,7 +100,7 @@ def test_an_address_that_is_none(url: str, monkeypatch: pytest.MonkeyPatch, *, b
 
 
 def test_it_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `gemini:...` or `google:...`."""
+    """`resolve` knows the model as `gemini:` and `google:`."""
     monkeypatch.setenv("GEMINI_API_KEY", KEY)
     for host in ("gemini", "google"):
         model = resolve(f"{host}:{NAME}")
@@ -109,13 +109,13 @@ def test_it_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_server_tools_are_refused() -> None:
-    """When the model is made, with what is wrong."""
+    """An unknown server tool is refused when the model is made."""
     with pytest.raises(ConfigError, match=r"\{'gogle_search': \{\}\} is not a tool of the API: gogle_search"):
         GeminiModel(NAME, api_key=KEY, server_tools=[{"gogle_search": {}}])
 
 
 async def test_a_server_tool_of_the_other_api_is_refused() -> None:
-    """The SDK knows which belong to Vertex AI."""
+    """A server tool of Vertex AI is refused before a request to the Gemini API."""
     async with gemini(server_tools=[{"enterprise_web_search": {}}]) as (model, server):
         with pytest.raises(ModelError, match="enterprise_web_search parameter is only supported in") as caught:
             await model.generate(ASKED)
@@ -135,7 +135,7 @@ def _vertex(server: VendorServer, http: httpx2.AsyncClient, **options: Any) -> g
 
 
 async def test_vertex_ai_is_another_provider() -> None:
-    """With signatures of its own, and without showing server tools."""
+    """A client of Vertex AI makes another vendor, with its own signatures."""
     part = call("now", id="fc", thoughtSignature=SIGNATURE)
     with vendor_server() as server:
         server.answers(whole(part), streamed(piece(part), piece(finish="STOP", usage=USAGE)))
@@ -158,7 +158,7 @@ async def test_vertex_ai_is_another_provider() -> None:
 
 
 async def test_the_sdk_tries_once() -> None:
-    """Even a client that was given retries: rules of the run alone say what is tried again."""
+    """The SDK makes one request for each call, even if its client has retries."""
     with vendor_server() as server:
         server.always(answer_json(fault(503, "UNAVAILABLE", "Overloaded."), status=503))
         async with httpx2.AsyncClient() as http:
@@ -173,7 +173,7 @@ async def test_the_sdk_tries_once() -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_client_with_its_own_connections(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works on asyncio, and without aiohttp its streams close when they are left."""
+    """A given client works on asyncio without aiohttp, and leaving a stream closes its connection."""
     monkeypatch.setattr("google.genai._api_client.has_aiohttp", False)  # other packages of the tests need aiohttp
     with vendor_server() as server:
         client = genai.Client(api_key=KEY, vertexai=False, http_options=types.HttpOptions(base_url=server.url))
@@ -189,7 +189,7 @@ async def test_a_client_with_its_own_connections(anyio_backend: str, monkeypatch
 
 
 async def test_the_connections_of_a_given_client_are_closed_at_once() -> None:
-    """If its HTTP client is given, too, on any event loop; it is changed once."""
+    """Leaving a stream of a given HTTP client closes its connection, and the client gets its hooks once."""
     with vendor_server() as server:
         server.answers(BEGUN, streamed(piece(text("Hi."), finish="STOP")))
         async with httpx2.AsyncClient() as http:
@@ -203,7 +203,7 @@ async def test_the_connections_of_a_given_client_are_closed_at_once() -> None:
 
 
 async def test_a_compressed_stream_is_left_to_the_sdk() -> None:
-    """Servers may compress what they were asked not to."""
+    """A compressed stream is read although it was not asked for."""
     body = gzip.compress(event(piece(text("Hi."), finish="STOP")))
     async with gemini() as (model, server):
         server.answers(answer_sse(body[:20], body[20:], content_encoding="gzip"))
@@ -215,7 +215,7 @@ async def test_a_compressed_stream_is_left_to_the_sdk() -> None:
 
 
 async def gone(server: VendorServer) -> None:
-    """Wait until the server has seen the client go."""
+    """Wait until the server sees that the client has gone."""
     with anyio.fail_after(60):
         while not server.left:
             await anyio.to_thread.run_sync(server.reached.wait, 0.01)
@@ -223,7 +223,7 @@ async def gone(server: VendorServer) -> None:
 
 
 async def test_a_stream_that_is_closed_closes_the_connection() -> None:
-    """At once, and nothing is left to the garbage collector."""
+    """Closing a stream closes its connection at once."""
     async with gemini() as (model, server):
         server.answers(BEGUN)
         items = model.stream(ASKED)
@@ -234,7 +234,7 @@ async def test_a_stream_that_is_closed_closes_the_connection() -> None:
 
 
 async def test_a_stream_can_be_closed_in_another_task() -> None:
-    """Nothing of it belongs to the one that reads."""
+    """A stream may be closed in another task than the one that reads it."""
     async with gemini() as (model, server):
         server.answers(BEGUN)
         items = model.stream(ASKED)
@@ -249,7 +249,7 @@ async def test_a_stream_can_be_closed_in_another_task() -> None:
 
 
 async def test_a_cancelled_stream_closes_the_connection() -> None:
-    """While it waits for the next piece; cancellation is no error of the model."""
+    """Cancelling a reader that waits for the next piece closes the connection."""
     async with gemini() as (model, server):
         server.answers(BEGUN)
         async with anyio.create_task_group() as tasks:
@@ -265,7 +265,7 @@ async def test_a_cancelled_stream_closes_the_connection() -> None:
 
 
 async def test_a_cancelled_answer_closes_the_connection() -> None:
-    """Before it has begun to arrive, or in the middle."""
+    """Cancelling a call before its answer has arrived closes the connection."""
     async with gemini() as (model, server):
         server.answers(answer_sse(Hang()))
         async with anyio.create_task_group() as tasks:
@@ -276,7 +276,7 @@ async def test_a_cancelled_answer_closes_the_connection() -> None:
 
 
 async def test_many_streams_at_a_time() -> None:
-    """Each closes its own connection and no other."""
+    """Each of several streams closes its own connection."""
     async with gemini() as (model, server):
         server.always(BEGUN)
         streams = [model.stream(ASKED) for _ in range(5)]
@@ -291,7 +291,7 @@ async def test_many_streams_at_a_time() -> None:
 
 
 async def test_connections_are_used_again() -> None:
-    """Also after streams that were read to their ends."""
+    """Connections are used again after streams that were read to their ends."""
     ports: set[str] = set()
     async with gemini() as (model, server):
         server.always(streamed(piece(text("Hi."), finish="STOP")))
@@ -305,7 +305,7 @@ async def test_connections_are_used_again() -> None:
 
 
 def test_a_model_lives_through_several_event_loops() -> None:
-    """One after the other, each with connections of its own."""
+    """A model works in several event loops, one after the other."""
     with vendor_server() as server:
         server.always(whole(text("Hi.")))
         model = GeminiModel(NAME, api_key=KEY, base_url=server.url)
@@ -342,7 +342,7 @@ def _script(server: VendorServer, *, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run(stream: bool) -> None:
-    """Its `chat` spans say what the conventions ask for; the call goes back with its signature and no made-up id."""
+    """The `chat` spans of a run follow the conventions, and a call is sent back with its signature."""
     async with gemini() as (model, server):
         _script(server, stream=stream)
         with capture() as telemetry:
@@ -381,7 +381,7 @@ async def test_a_run(stream: bool) -> None:
 
 
 async def test_a_run_that_is_left_closes_the_connection() -> None:
-    """Its `chat` span ends with what had arrived."""
+    """Leaving a run closes the connection, and its `chat` span has the text until then."""
     async with gemini() as (model, server):
         server.answers(BEGUN)
         with capture() as telemetry:
@@ -396,7 +396,7 @@ async def test_a_run_that_is_left_closes_the_connection() -> None:
 
 
 async def test_server_tools_are_recorded_and_never_dispatched() -> None:
-    """The run ends with the answer; the API's own calls are in what the span recorded."""
+    """Calls of server tools are recorded in the span and not dispatched."""
     code = {"executableCode": {"language": "PYTHON", "code": "print(42)"}}
     result = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "42"}}
     async with gemini(server_tools=[{"code_execution": {}}]) as (model, server):
@@ -409,7 +409,7 @@ async def test_server_tools_are_recorded_and_never_dispatched() -> None:
 
 
 async def test_output_of_a_type() -> None:
-    """The schema goes to the API, and the answer is its value."""
+    """The schema of an output type is sent to the API, and the answer becomes its value."""
     async with gemini() as (model, server):
         server.answers(whole(text('{"result": [1, 2]}')))
         answer = await Agent("a", model=model, output=list[int]).run("Count.")

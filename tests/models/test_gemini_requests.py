@@ -1,4 +1,4 @@
-"""What Gemini is asked, on the wire."""
+"""Requests of `GeminiModel`, as the server receives them."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ UNSIGNED = base64.urlsafe_b64encode(b"skip_thought_signature_validator").decode(
 
 
 def on_the_wire(signature: str) -> str:
-    """Return base64 in the alphabet that the SDK writes; the API reads both."""
+    """Return base64 in the alphabet that the SDK writes."""
     return signature.replace("+", "-").replace("/", "_")
 
 
 async def contents(*messages: Message, name: str = "gemini-2.5-flash") -> list[dict[str, Any]]:
-    """Return what is sent of a history."""
+    """Return the contents that are sent for a history."""
     found: list[dict[str, Any]] = (await sent(ModelRequest(messages=messages), name))["contents"]
     return found
 
 
 async def refusal(request: ModelRequest) -> ModelError:
-    """Return why a request is not sent."""
+    """Return the error of a request that is not sent."""
     model = GeminiModel("gemini-3-flash", api_key=KEY)
     with pytest.raises(ModelError) as caught:
         await model.generate(request)
@@ -79,13 +79,13 @@ async def refusal(request: ModelRequest) -> ModelError:
 
 
 async def test_only_what_is_set_is_sent() -> None:
-    """A question is its text and nothing else."""
+    """A request without settings has only the text of the question."""
     body = await sent(ASKED)
     assert body == {"contents": [{"parts": [{"text": "Hello?"}], "role": "user"}], "generationConfig": {}}
 
 
 async def test_where_it_is_sent() -> None:
-    """The model is in the path, the key in a header and nowhere else."""
+    """The model is in the path and the key in a header."""
     async with gemini() as (model, server):
         server.answers(whole(text("Hi.")))
         await model.generate(ASKED)
@@ -98,7 +98,7 @@ async def test_where_it_is_sent() -> None:
 
 
 async def test_instructions_and_system_messages_come_first() -> None:
-    """The API has one place for both, apart from the history."""
+    """Instructions and system messages are sent as the system instruction."""
     body = await sent(
         ModelRequest(
             instructions="Be brief.",
@@ -110,14 +110,14 @@ async def test_instructions_and_system_messages_come_first() -> None:
 
 
 async def test_a_system_message_is_text() -> None:
-    """Pictures are refused there."""
+    """A picture in a system message is refused."""
     picture = BlobPart(content=PIXEL, modality="image", mime_type="image/png")
     error = await refusal(ModelRequest(messages=[Message("system", [picture])]))
     assert "BlobPart in a system message" in str(error)
 
 
 async def test_pictures_and_documents() -> None:
-    """As they are given: data, address, or uploaded file."""
+    """Pictures and documents are sent as data, address or uploaded file."""
     [content] = await contents(
         Message(
             "user",
@@ -154,12 +154,12 @@ async def test_pictures_and_documents() -> None:
     ],
 )
 async def test_what_cannot_be_sent_is_refused(part: Part, problem: str) -> None:
-    """With what is wrong and what to do, before anything is sent."""
+    """A part that cannot be sent is refused with a remedy."""
     assert problem in str(await refusal(ModelRequest(messages=[Message("user", [part])])))
 
 
 async def test_an_empty_history_is_refused() -> None:
-    """By the SDK, which is a fault of the request."""
+    """An empty history is refused as an invalid request."""
     async with gemini() as (model, _):
         with pytest.raises(ModelError, match="contents are required") as caught:
             await model.generate(ModelRequest(instructions="Hi."))
@@ -170,7 +170,7 @@ async def test_an_empty_history_is_refused() -> None:
 
 
 async def test_tools_are_sent_with_their_schemas() -> None:
-    """As JSON Schema, unchanged, in one list; the SDK calls none of them."""
+    """Tools are sent in one list with their JSON Schemas unchanged."""
     body = await sent(ModelRequest(messages=ASKED.messages, tools=[WEATHER, NOW]))
     assert body["tools"] == [
         {
@@ -187,7 +187,7 @@ async def test_tools_are_sent_with_their_schemas() -> None:
 
 
 async def test_calls_and_results_go_back() -> None:
-    """By name, several in one content, as objects; only ids that the API gave."""
+    """Calls and results are sent by name, with the ids that the API gave."""
     history = [
         Message("user", "Weather?"),
         Message(
@@ -221,7 +221,7 @@ async def test_calls_and_results_go_back() -> None:
 
 
 async def test_results_in_several_messages_are_one_content() -> None:
-    """The API wants the results of one answer's calls together, and a question after them apart."""
+    """Results of one answer's calls are one content, and a question after them is another."""
     calls = [ToolCall("a", {}, "1"), ToolCall("b", {}, "2")]
     found = await contents(
         Message("assistant", calls),
@@ -237,7 +237,7 @@ async def test_results_in_several_messages_are_one_content() -> None:
 
 
 async def test_consecutive_answers_are_one_content() -> None:
-    """The API refuses a call right after another content of the model, such as one that delivers a late result."""
+    """Consecutive answers are one content."""
     sent_contents = await contents(
         Message("user", "start it"),
         Message("assistant", "It is running."),
@@ -249,7 +249,7 @@ async def test_consecutive_answers_are_one_content() -> None:
 
 
 async def test_an_id_that_is_used_again_is_the_latest_call_s() -> None:
-    """Each result is named after the call before it."""
+    """A result is named after the latest call with its id."""
     found = await contents(
         Message("assistant", [ToolCall("a", {}, "1")]),
         Message("tool", [ToolResult("1", "x")]),
@@ -260,7 +260,7 @@ async def test_an_id_that_is_used_again_is_the_latest_call_s() -> None:
 
 
 async def test_results_with_pictures() -> None:
-    """Text is the result, the rest goes beside it."""
+    """The text of a result is its response, and pictures are sent beside it."""
     picture = BlobPart(content=PIXEL, modality="image", mime_type="image/png")
     page = UriPart(uri="gs://shop/p.pdf", modality="document", mime_type="application/pdf")
     file = FilePart(file_id="https://x/files/1", modality="image", mime_type="image/png")
@@ -284,14 +284,14 @@ async def test_results_with_pictures() -> None:
 
 
 async def test_arguments_that_are_no_object_are_kept_in_one() -> None:
-    """Another model wrote them; nothing is lost."""
+    """Arguments that are no JSON object are sent as the member `arguments`."""
     calls = [ToolCall("a", "{not json", "1"), ToolCall("b", "", "2")]
     [content] = await contents(Message("assistant", calls))
     assert [part["functionCall"]["args"] for part in content["parts"]] == [{"arguments": "{not json"}, {}]
 
 
 async def test_calls_of_other_models_are_marked_for_models_that_want_signatures() -> None:
-    """The first of a message, as Google documents it; older models and signed calls need no mark."""
+    """The first call of another model's message gets the mark that Gemini 3 needs in the place of a signature."""
     foreign = Message("assistant", [ToolCall("a", {}, "1", vendor={"anthropic": {"id": "x"}}), ToolCall("b", {}, "2")])
     own = Message(
         "assistant", [ToolCall("a", {}, "3", vendor={"gcp.gemini": {"thought_signature": SIGNATURE}}), ToolCall("b")]
@@ -303,7 +303,7 @@ async def test_calls_of_other_models_are_marked_for_models_that_want_signatures(
 
 
 async def test_server_tools_are_sent_as_they_are() -> None:
-    """With other tools beside them, the API has to show their calls; before Gemini 3 it cannot."""
+    """Server tools are sent unchanged, and their calls are asked for if there are other tools."""
     tools: list[dict[str, Any]] = [{"google_search": {}}, {"codeExecution": {}}]
     request = ModelRequest(messages=ASKED.messages, tools=[NOW])
     body = await sent(request, server_tools=tools)
@@ -326,7 +326,7 @@ async def test_server_tools_are_sent_as_they_are() -> None:
     ],
 )
 async def test_the_schema_of_a_tool_s_results_is_sent(schema: Any, member: Any, definitions: Any) -> None:
-    """It is that of the member of the response which has the result; definitions stay where references lead."""
+    """The output schema of a tool is sent as that of the member `result`."""
     body = await sent(ModelRequest(messages=ASKED.messages, tools=[NOW, replace(NOW, name="x", output_schema=schema)]))
     without, with_schema = body["tools"][0]["functionDeclarations"]
     assert "response_json_schema" not in without
@@ -335,14 +335,14 @@ async def test_the_schema_of_a_tool_s_results_is_sent(schema: Any, member: Any, 
 
 
 async def test_a_schema_of_results_that_cannot_be_moved_is_not_sent() -> None:
-    """Its references lead to its root, which is elsewhere in the declaration."""
+    """An output schema with references to its root is not sent."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "#/properties/a"}}}
     body = await sent(ModelRequest(messages=ASKED.messages, tools=[replace(NOW, output_schema=schema)]))
     assert "response_json_schema" not in body["tools"][0]["functionDeclarations"][0]
 
 
 async def test_provider_tools_are_sent_in_the_vendor_s_form() -> None:
-    """Each is a tool of its own, named by its type; an option that the API lacks is refused."""
+    """Provider tools are sent in the API's form, and an unknown option is refused."""
     search = ProviderTool(vendor="gemini", type="google_search", options={"search_types": {"web_search": {}}})
     body = await sent(ModelRequest(messages=ASKED.messages, tools=[NOW, search.definition]))
     assert body["tools"][0] == {"googleSearch": {"searchTypes": {"web_search": {}}}}
@@ -357,7 +357,7 @@ async def test_provider_tools_are_sent_in_the_vendor_s_form() -> None:
 
 
 async def test_an_answer_goes_back_as_it_came() -> None:
-    """Signatures, ids, code and pictures on the very parts they came on; thoughts only if they are signed."""
+    """The parts of an answer are sent back with their signatures and ids, and reasoning only if it is signed."""
     parts = [
         thought("Signed.", thoughtSignature=SIGNATURE),
         thought("Unsigned."),
@@ -390,7 +390,7 @@ async def test_an_answer_goes_back_as_it_came() -> None:
 
 
 async def test_what_another_vendor_thought_stays_there() -> None:
-    """Its reasoning, signatures and server tools are left out, its text is sent."""
+    """Reasoning, signatures and server tools of another vendor are left out, and its text is sent."""
     vendor = {"anthropic": {"signature": "opaque"}}
     found = await contents(
         Message("assistant", [ReasoningPart("Hm.", vendor=vendor)]),
@@ -408,7 +408,7 @@ async def test_what_another_vendor_thought_stays_there() -> None:
 
 
 async def test_the_bytes_of_a_prefix_never_change() -> None:
-    """With the same tools, instructions and history, a longer history only adds to what was sent before."""
+    """A longer history only adds bytes to the requests before."""
     signed = call("weather", {"city": "Bergen"}, id="fc", thoughtSignature=SIGNATURE)
     instructions, tools = "Be brief.", [WEATHER, NOW]
     async with gemini(server_tools=[{"google_search": {}}]) as (model, server):
@@ -428,7 +428,7 @@ async def test_the_bytes_of_a_prefix_never_change() -> None:
 
 
 async def test_settings_are_sent_under_the_api_s_names() -> None:
-    """All that it has."""
+    """Settings are sent under the API's names."""
     settings = Settings(
         max_tokens=100,
         temperature=0.0,
@@ -465,32 +465,32 @@ async def test_settings_are_sent_under_the_api_s_names() -> None:
     ],
 )
 async def test_levels_of_reasoning(level: str, thinking: dict[str, Any]) -> None:
-    """The API's words, or a number of tokens."""
+    """Reasoning levels become the API's words or a number of tokens."""
     body = await sent(ModelRequest(messages=ASKED.messages, settings={"reasoning_level": level}))
     assert body["generationConfig"]["thinkingConfig"] == thinking
 
 
 async def test_other_levels_are_refused() -> None:
-    """With those that there are."""
+    """An unknown reasoning level is refused with the known ones."""
     error = await refusal(ModelRequest(messages=ASKED.messages, settings={"reasoning_level": "utter"}))
     assert '"utter"; the API supports minimal, low, medium, high, xhigh' in str(error)
 
 
 async def test_a_setting_of_a_wrong_type_is_refused() -> None:
-    """Without a request, and without repeating the value."""
+    """A setting of a wrong type is refused without repeating the value."""
     error = await refusal(ModelRequest(messages=ASKED.messages, settings={"temperature": "hot"}))  # type: ignore[typeddict-item]
     assert "temperature: Input should be a valid number" in str(error)
     assert "hot" not in str(error)
 
 
 async def test_unknown_settings_are_refused() -> None:
-    """None is dropped in silence."""
+    """An unknown setting is refused."""
     error = await refusal(ModelRequest(messages=ASKED.messages, settings={"top_a": 1}))  # type: ignore[typeddict-unknown-key]
     assert "no parameter for top_a" in str(error)
 
 
 async def test_extra_members_of_the_body() -> None:
-    """Are merged into it as they are."""
+    """`extra` is merged into the body."""
     extra = {"safetySettings": [{"category": "X"}], "generationConfig": {"responseModalities": ["IMAGE"]}}
     body = await sent(ModelRequest(messages=ASKED.messages, settings={"top_k": 2, "extra": extra}))
     assert body["safetySettings"] == [{"category": "X"}]
@@ -504,7 +504,7 @@ OUTPUT = OutputSchema(
 
 
 async def test_the_output_s_schema_is_sent() -> None:
-    """In the API's JSON mode, beside tools."""
+    """The output schema is sent in the API's JSON mode, beside tools."""
     body = await sent(ModelRequest(messages=ASKED.messages, tools=[NOW], output=OUTPUT))
     assert body["generationConfig"] == {
         "responseMimeType": "application/json",
@@ -526,7 +526,7 @@ async def test_the_output_s_schema_is_sent() -> None:
     ],
 )
 async def test_which_models_have_a_json_mode(name: str, option: bool | None, native: bool) -> None:
-    """Those that take it beside tools, unless it is said; the others get the schema in the instructions."""
+    """Models get the output schema in JSON mode only if they accept it beside tools, or `native_output` is set."""
     async with gemini(name, native_output=option) as (model, server):
         server.answers(whole(text("{}")))
         await model.generate(ModelRequest(messages=ASKED.messages, output=OUTPUT))

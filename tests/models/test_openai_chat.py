@@ -72,7 +72,7 @@ async def sent(server: VendorServer, model: OpenAIModel, *messages: Message, **o
 
 
 async def written(server: VendorServer, model: OpenAIModel, *messages: Message) -> list[dict[str, Any]]:
-    """Return how messages are sent."""
+    """Return the messages as they are sent."""
     found: list[dict[str, Any]] = (await sent(server, model, *messages))["messages"]
     return found
 
@@ -102,7 +102,7 @@ ANSWERS = {
 async def test_streamed_and_whole_answers_are_equal(
     server: VendorServer, model: OpenAIModel, answer: dict[str, Any]
 ) -> None:
-    """In all their parts; the pieces say what the whole says."""
+    """A streamed answer equals the whole one, and its pieces have the same content."""
     server.answers(answer_json(answer), answer_sse(sse(*chunks(answer))))
     whole = await ask(model, ASKED, stream=False)
     deltas, streamed = await read(model, ASKED)
@@ -117,7 +117,7 @@ async def test_streamed_and_whole_answers_are_equal(
 
 
 async def test_parallel_calls_keep_their_ids_and_arguments(server: VendorServer, model: OpenAIModel) -> None:
-    """Also when their pieces come in turn."""
+    """Parallel calls keep their ids and arguments when their pieces alternate."""
     server.answers(answer_sse(sse(*chunks(ANSWERS["calls"]))))
     answer = await ask(model, ASKED, stream=True)
     assert answer.message.parts == (ToolCall("add", {"a": 1, "b": 2}, "c1"), ToolCall("find", {"q": "ö"}, "c2"))
@@ -128,13 +128,13 @@ async def test_parallel_calls_keep_their_ids_and_arguments(server: VendorServer,
 async def test_arguments_that_are_no_object_are_kept_as_text(
     server: VendorServer, model: OpenAIModel, text: str
 ) -> None:
-    """Nothing that the model wrote is lost."""
+    """Arguments that are no JSON object are kept as text."""
     server.answers(answer_json(completion({"tool_calls": [call("add", text, "c1")]}, "tool_calls")))
     assert (await ask(model, ASKED, stream=False)).message.tool_calls == (ToolCall("add", text, "c1"),)
 
 
 async def test_a_refusal_is_text_of_a_filtered_answer(server: VendorServer, model: OpenAIModel) -> None:
-    """It is what the model said."""
+    """A refusal is the text of an answer with finish reason `content_filter`."""
     server.answers(answer_json(ANSWERS["refusal"]))
     answer = await ask(model, ASKED, stream=False)
     assert (answer.message.text, answer.finish_reason) == ("I will not.", "content_filter")
@@ -157,13 +157,13 @@ async def test_a_refusal_is_text_of_a_filtered_answer(server: VendorServer, mode
 async def test_finish_reasons_are_mapped(
     server: VendorServer, model: OpenAIModel, said: str | None, reason: FinishReason
 ) -> None:
-    """One that is not known is not taken for a good end."""
+    """The API's finish reasons become ours, and an unknown one is no success."""
     server.answers(answer_json(completion({"content": "hi"}, said)))
     assert (await ask(model, ASKED, stream=False)).finish_reason == reason
 
 
 async def test_stop_with_calls_is_a_tool_call(server: VendorServer, model: OpenAIModel) -> None:
-    """Some servers say `stop` whatever the model did."""
+    """The finish reason `stop` with tool calls becomes `tool_call`."""
     server.answers(answer_json(completion({"tool_calls": [call("add", "{}", "c1")]}, "stop")))
     assert (await ask(model, ASKED, stream=False)).finish_reason == "tool_call"
 
@@ -228,14 +228,14 @@ async def test_stop_with_calls_is_a_tool_call(server: VendorServer, model: OpenA
 async def test_usage_is_what_the_server_counted(
     server: VendorServer, model: OpenAIModel, usage: dict[str, Any] | None, expected: Usage, stream: bool
 ) -> None:
-    """What it did not say is unknown; output includes reasoning."""
+    """Usage is what the server counted: a missing number is unknown, and output includes reasoning."""
     answer = completion({"content": "hi"}, usage=usage)
     server.answers(answer_sse(sse(*chunks(answer))) if stream else answer_json(answer))
     assert (await ask(model, ASKED, stream=stream)).usage == expected
 
 
 async def test_openrouter_says_what_an_answer_cost(server: VendorServer) -> None:
-    """Its price is taken as it is."""
+    """The cost that OpenRouter gives is the cost of the call."""
     model = OpenAIModel("m", base_url=server.url, api_key="sk-router-key", provider_name="openrouter")
     server.answers(answer_json(completion({"content": "hi"}, usage={"prompt_tokens": 3, "cost": 0.25})))
     assert (await ask(model, ASKED, stream=False)).usage == Usage(input_tokens=3, cost=0.25)
@@ -243,7 +243,7 @@ async def test_openrouter_says_what_an_answer_cost(server: VendorServer) -> None
 
 
 async def test_images_come_as_parts(server: VendorServer, model: OpenAIModel) -> None:
-    """Whole and streamed; they go back in the shape in which they came."""
+    """Images of an answer are parts, whole and streamed, and are sent back in the same shape."""
     images = [{"type": "image_url", "index": 0, "image_url": {"url": "data:image/png;base64,aGk="}}]
     streamed: list[Any] = [chunk({"content": "Here."}), chunk({"images": images}), chunk({}, "stop"), "[DONE]"]
     server.answers(
@@ -257,7 +257,7 @@ async def test_images_come_as_parts(server: VendorServer, model: OpenAIModel) ->
 
 
 async def test_content_in_parts_is_read(server: VendorServer, model: OpenAIModel) -> None:
-    """Mistral gives thoughts and text so."""
+    """Content that comes in parts becomes reasoning and text."""
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     content = [thinking, {"type": "text", "text": "4"}]
     streamed = [chunk({"content": [thinking]}), chunk({"content": "4"}), chunk({}, "stop")]
@@ -324,7 +324,7 @@ ACCENTS: dict[str, tuple[list[Any], tuple[ToolCall, ...]]] = {
 async def test_tool_calls_are_understood_in_all_accents(
     server: VendorServer, model: OpenAIModel, streamed: list[Any], expected: tuple[ToolCall, ...]
 ) -> None:
-    """Servers leave out ids and indexes, or repeat them; each call is told of once."""
+    """Tool calls are read without ids or indexes, or with repeated ones, and each is streamed once."""
     server.answers(answer_sse(sse(*streamed, chunk({}, "stop"), "[DONE]")))
     deltas, answer = await read(model, ASKED)
     assert answer.message.tool_calls == expected
@@ -333,7 +333,7 @@ async def test_tool_calls_are_understood_in_all_accents(
 
 
 async def test_other_accents_of_streams(server: VendorServer, model: OpenAIModel) -> None:
-    """Events without choices, usage in every event, a missing delta, other answers, and no `[DONE]`."""
+    """Streams may have events without choices, repeated usage, a missing delta, or no `[DONE]`."""
     counted = [{"prompt_tokens": 3, "completion_tokens": number} for number in (1, 2)]
     events = [
         {"id": "", "model": "", "choices": [], "prompt_filter_results": []},
@@ -351,7 +351,7 @@ async def test_other_accents_of_streams(server: VendorServer, model: OpenAIModel
 
 
 async def test_accents_of_whole_answers(server: VendorServer, model: OpenAIModel) -> None:
-    """Arguments as an object, calls without an id, missing members, a number as id, JSON not called JSON."""
+    """Whole answers may have arguments as an object, calls without an id, missing members, or a number as id."""
     calls = [{"function": {"name": "add", "arguments": {"a": 1}}}, {"id": "", "function": {"name": "add"}}]
     answer = {"id": 7, "choices": [{"message": {"content": None, "tool_calls": calls}}]}
     server.answers(answer_json(answer, content_type="text/plain"))
@@ -365,7 +365,7 @@ async def test_accents_of_whole_answers(server: VendorServer, model: OpenAIModel
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 async def test_reasoning_goes_back_as_it_came(server: VendorServer, model: OpenAIModel, name: str) -> None:
-    """In the member of the message that the server uses."""
+    """Reasoning is sent back in the member of the message in which it came."""
     server.answers(answer_json(completion({"content": "4", name: "2 and 2"})))
     answer = await ask(model, ASKED, stream=False)
     assert [type(part) for part in answer.message.parts] == [ReasoningPart, TextPart]
@@ -374,7 +374,7 @@ async def test_reasoning_goes_back_as_it_came(server: VendorServer, model: OpenA
 
 
 async def test_details_of_reasoning_go_back_joined(server: VendorServer, model: OpenAIModel) -> None:
-    """With their signatures; streamed and whole they are the same."""
+    """Details of reasoning are sent back joined and with their signatures, streamed or whole."""
     details = [
         {"type": "reasoning.text", "index": 0, "text": "2 and 2", "signature": "c2ln"},
         {"type": "reasoning.encrypted", "index": 1, "data": "eHh4"},
@@ -395,7 +395,7 @@ async def test_details_of_reasoning_go_back_joined(server: VendorServer, model: 
 
 
 async def test_foreign_reasoning_stays_at_home(server: VendorServer, model: OpenAIModel) -> None:
-    """So does what other vendors ran themselves."""
+    """Reasoning and server tools of other vendors are not sent."""
     parts: list[Part] = [
         ReasoningPart(
             "secret", vendor={"openai": {"message": {"reasoning": "secret"}}, "anthropic": {"signature": "s"}}
@@ -410,7 +410,7 @@ async def test_foreign_reasoning_stays_at_home(server: VendorServer, model: Open
 
 
 async def test_a_conversation_is_written(server: VendorServer, model: OpenAIModel) -> None:
-    """Instructions first; every role, and calls with their results."""
+    """A conversation is sent with the instructions first, and calls with their results."""
     history = [
         Message("system", "Be brief."),
         Message("user", "Add."),
@@ -438,7 +438,7 @@ async def test_a_conversation_is_written(server: VendorServer, model: OpenAIMode
 
 
 async def test_an_answer_and_a_call_that_was_added_are_one_message(server: VendorServer, model: OpenAIModel) -> None:
-    """Servers whose templates have alternating roles refuse two answers in a row."""
+    """An answer and the call that was added to it are sent as one message."""
     added = ToolCall("async_status", {"resultId": "r"}, "c1")
     history = [Message("user", "Go."), Message("assistant", "Wait."), Message("assistant", [added])]
     messages = await written(server, model, *history, Message("tool", [ToolResult("c1", "done")]))
@@ -451,7 +451,7 @@ async def test_an_answer_and_a_call_that_was_added_are_one_message(server: Vendo
 
 
 async def test_content_of_users_is_written(server: VendorServer, model: OpenAIModel) -> None:
-    """Images, sound and documents, as data, by address or as a file."""
+    """Images, sound and documents of users are sent as data, by address or as a file."""
     pdf = BlobPart(content="cGRm", modality="document", mime_type="application/pdf")
     parts: list[Part] = [
         TextPart("Look:"),
@@ -473,7 +473,7 @@ async def test_content_of_users_is_written(server: VendorServer, model: OpenAIMo
 
 
 async def test_images_of_tools_follow_their_results(server: VendorServer, model: OpenAIModel) -> None:
-    """The API takes them from users only; results of one message stay together."""
+    """Images of tools are sent in a user message after the results."""
     results = [ToolResult("c1", (TextPart("A map:"), IMAGE)), ToolResult("c2", (IMAGE,)), ToolResult("c3", "ok")]
     found = await written(server, model, Message("tool", results))
     assert [message["content"] for message in found[:3]] == ["A map:", "It follows.", "ok"]
@@ -491,7 +491,7 @@ async def test_images_of_tools_follow_their_results(server: VendorServer, model:
 
 
 async def test_images_of_tools_follow_all_results(server: VendorServer, model: OpenAIModel) -> None:
-    """Also of those in further messages: the API refuses calls that have no result before the next message."""
+    """Images of tools are sent after the results of all messages."""
     asked = Message("assistant", [ToolCall("map", {}, "c1"), ToolCall("look", {}, "c2")])
     first, second = Message("tool", [ToolResult("c1", (IMAGE,))]), Message("tool", [ToolResult("c2", "ok")])
     found = await written(server, model, Message("user", "go"), asked, first, second, Message("user", "Well?"))
@@ -513,7 +513,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED)
 async def test_a_part_without_a_place_is_refused(server: VendorServer, model: OpenAIModel, message: Message) -> None:
-    """Before anything is sent; the error names the part and says what to do."""
+    """A part that the API does not accept is refused before anything is sent, with a remedy."""
     with pytest.raises(ModelError, match=r"not accept (Blob|Uri|File)Part.*(remove|move it to|mime_type)") as caught:
         await ask(model, ModelRequest(messages=[message]), stream=False)
     assert caught.value.error_kind == "invalid_request"
@@ -521,7 +521,7 @@ async def test_a_part_without_a_place_is_refused(server: VendorServer, model: Op
 
 
 async def test_settings_are_sent_as_set(server: VendorServer, model: OpenAIModel) -> None:
-    """Under the API's names; `extra` is merged into the body."""
+    """Settings are sent under the API's names, and `extra` is merged into the body."""
     settings = Settings(
         max_tokens=9,
         temperature=0.5,
@@ -553,14 +553,14 @@ async def test_settings_are_sent_as_set(server: VendorServer, model: OpenAIModel
 
 
 async def test_settings_that_the_api_lacks_are_refused(server: VendorServer, model: OpenAIModel) -> None:
-    """With a word on `extra`, for servers that have them."""
+    """A setting that the API lacks is refused with a hint at `extra`."""
     with pytest.raises(ModelError, match=r"no parameter for top_k.*extra"):
         await ask(model, ModelRequest(settings=Settings(top_k=3)), stream=False)
     assert server.requests == []
 
 
 async def test_tools_are_sent_as_they_are(server: VendorServer, model: OpenAIModel) -> None:
-    """Those that the server runs too."""
+    """Tools are sent unchanged, those that the server runs too."""
     asked = OpenAIModel("m", base_url=server.url, server_tools=[{"type": "browser_search"}])
     loose = replace(LOOSE, output_schema={"type": "object"})  # which this API does not take
     body = await sent(server, asked, *ASKED.messages, tools=[ADD, loose])
@@ -575,7 +575,7 @@ async def test_tools_are_sent_as_they_are(server: VendorServer, model: OpenAIMod
 
 
 async def test_the_output_schema_is_sent(server: VendorServer, model: OpenAIModel) -> None:
-    """Strict where strict mode takes it; to servers that lack the parameter, not at all."""
+    """The output schema is sent, strict if it allows that, and not at all without `native_output`."""
     for schema, is_strict in ((ADD.parameters, True), (LOOSE.parameters, False)):
         output = OutputSchema(name="Sum", schema=schema, description="A sum.")
         body = await sent(server, model, *ASKED.messages, output=output)
@@ -588,7 +588,7 @@ async def test_the_output_schema_is_sent(server: VendorServer, model: OpenAIMode
 
 
 async def test_bytes_before_what_is_new_stay_the_same(server: VendorServer, model: OpenAIModel) -> None:
-    """From one request of a conversation to the next, so that the server finds them in its cache."""
+    """A longer conversation only adds bytes to the request before."""
     history = [Message("user", [TextPart("Add."), IMAGE])]
     first = await sent(server, model, *history, instructions="You add.", tools=[ADD, LOOSE])
     history += [

@@ -65,7 +65,7 @@ async def sent(server: VendorServer, model: OpenAIModel, *messages: Message, **o
 
 
 async def written(server: VendorServer, model: OpenAIModel, *messages: Message) -> list[dict[str, Any]]:
-    """Return how messages are sent."""
+    """Return the messages as they are sent."""
     found: list[dict[str, Any]] = (await sent(server, model, *messages))["input"]
     return found
 
@@ -127,7 +127,7 @@ ANSWERS = {
 async def test_streamed_and_whole_answers_are_equal(
     server: VendorServer, model: OpenAIModel, answer: dict[str, Any]
 ) -> None:
-    """In all their parts; the pieces say what the whole says."""
+    """A streamed answer equals the whole one, and its pieces have the same content."""
     server.answers(answer_json(answer), answer_sse(sse(*events(answer))))
     whole = await ask(model, ASKED, stream=False)
     deltas, streamed = await read(model, ASKED)
@@ -142,7 +142,7 @@ async def test_streamed_and_whole_answers_are_equal(
 
 
 async def test_parallel_calls_keep_their_ids_and_arguments(server: VendorServer, model: OpenAIModel) -> None:
-    """The id is the one by which results are found."""
+    """Parallel calls keep their ids and arguments."""
     server.answers(answer_sse(sse(*events(ANSWERS["calls"]))))
     answer = await ask(model, ASKED, stream=True)
     assert answer.message.parts == (
@@ -153,7 +153,7 @@ async def test_parallel_calls_keep_their_ids_and_arguments(server: VendorServer,
 
 
 async def test_a_refusal_is_text_of_a_filtered_answer(server: VendorServer, model: OpenAIModel) -> None:
-    """It is what the model said."""
+    """A refusal is the text of an answer with finish reason `content_filter`."""
     server.answers(answer_json(ANSWERS["refusal"]))
     answer = await ask(model, ASKED, stream=False)
     assert (answer.message.text, answer.finish_reason) == ("I will not.", "content_filter")
@@ -173,7 +173,7 @@ async def test_a_refusal_is_text_of_a_filtered_answer(server: VendorServer, mode
 async def test_finish_reasons_are_mapped(
     server: VendorServer, model: OpenAIModel, answer: dict[str, Any], reason: FinishReason
 ) -> None:
-    """From the answer's status, its details and what is in it."""
+    """The finish reason comes from the status of the answer, its details and its items."""
     server.answers(answer_json(answer))
     assert (await ask(model, ASKED, stream=False)).finish_reason == reason
 
@@ -203,21 +203,21 @@ async def test_finish_reasons_are_mapped(
 async def test_usage_is_what_the_server_counted(
     server: VendorServer, model: OpenAIModel, usage: dict[str, Any] | None, expected: Usage, stream: bool
 ) -> None:
-    """What it did not say is unknown."""
+    """Usage is what the server counted, and a missing number is unknown."""
     answer = response(said("hi"), usage=usage)
     server.answers(answer_sse(sse(*events(answer))) if stream else answer_json(answer))
     assert (await ask(model, ASKED, stream=stream)).usage == expected
 
 
 async def test_items_are_taken_as_they_come_if_the_end_has_none(server: VendorServer, model: OpenAIModel) -> None:
-    """Some servers send an empty output in the last event."""
+    """The items of a stream are the answer if the last event has none."""
     told = events(response(said("hi")))
     server.answers(answer_sse(sse(*told[:-1], {"type": "response.completed", "response": response()}, "[DONE]")))
     assert (await ask(model, ASKED, stream=True)).message.text == "hi"
 
 
 async def test_pieces_of_all_kinds_are_told(server: VendorServer, model: OpenAIModel) -> None:
-    """Parts of a summary are set apart; reasoning in the open is told too."""
+    """Pieces of reasoning, summaries, calls and text are streamed, with parts of a summary set apart."""
     told: list[Any] = [{"type": "response.reasoning_text.delta", "delta": "hm"}, {"type": "keepalive"}]
     answer = response(thought("a", "b"), function_call("add", "{}", "c1"), said("x"))
     server.answers(answer_sse(sse(*told, *events(answer))))
@@ -233,7 +233,7 @@ async def test_pieces_of_all_kinds_are_told(server: VendorServer, model: OpenAIM
 
 
 async def test_citations_stay_with_the_text(server: VendorServer, model: OpenAIModel) -> None:
-    """They are the vendor's, and do not go back."""
+    """Citations stay with the text and are not sent back."""
     cited = [{"type": "url_citation", "url": "https://example.com", "title": "x", "start_index": 0, "end_index": 2}]
     item = {**said("hi"), "content": [{"type": "output_text", "text": "hi", "annotations": cited}]}
     server.answers(answer_json(response(item)))
@@ -248,7 +248,7 @@ async def test_citations_stay_with_the_text(server: VendorServer, model: OpenAIM
 
 
 async def test_tools_of_the_vendor_are_recorded(server: VendorServer, model: OpenAIModel) -> None:
-    """As calls and results that nobody dispatches."""
+    """Calls of the vendor's tools are recorded with their results and not dispatched."""
     server.answers(answer_json(response(SEARCH, CODE, LISTED, MCP, said("ok"))))
     answer = await ask(model, ASKED, stream=False)
     assert answer.message.tool_calls == ()
@@ -285,7 +285,7 @@ async def test_tools_of_the_vendor_are_recorded(server: VendorServer, model: Ope
 
 
 async def test_drawings_come_as_parts(server: VendorServer, model: OpenAIModel) -> None:
-    """Of the type that the vendor says."""
+    """A drawn image is a part with the vendor's MIME type."""
     server.answers(answer_json(response(DRAWN)))
     answer = await ask(model, ASKED, stream=False)
     assert answer.message.parts[1:] == (BlobPart(content="aGk=", modality="image", mime_type="image/webp"),)
@@ -295,7 +295,7 @@ async def test_drawings_come_as_parts(server: VendorServer, model: OpenAIModel) 
 async def test_what_the_vendor_ran_goes_back_as_it_came(
     server: VendorServer, model: OpenAIModel, item: dict[str, Any]
 ) -> None:
-    """A thought must be followed by what it led to."""
+    """Calls of the vendor's tools are sent back unchanged after their reasoning."""
     server.answers(answer_json(response(thought("Look."), item, said("ok"))))
     answer = await ask(model, ASKED, stream=False)
     back = await written(server, model, answer.message)
@@ -307,7 +307,7 @@ async def test_what_the_vendor_ran_goes_back_as_it_came(
 
 
 async def test_reasoning_goes_back_encrypted(server: VendorServer, model: OpenAIModel) -> None:
-    """In its place, with all that the vendor gave."""
+    """Encrypted reasoning is sent back in its place with all its members."""
     server.answers(answer_json(response(thought("Hm."), function_call("add", '{"a":1}', "c1", namespace="math"))))
     answer = await ask(model, ASKED, stream=False)
     assert await written(server, model, answer.message, Message("tool", [ToolResult("c1", "3")])) == [
@@ -323,7 +323,7 @@ async def test_reasoning_goes_back_encrypted(server: VendorServer, model: OpenAI
 
 
 async def test_reasoning_that_cannot_go_back_stays(server: VendorServer, model: OpenAIModel) -> None:
-    """Nothing is stored that an id could stand for; other vendors' thoughts and tools are theirs."""
+    """Reasoning without encrypted content, and that of other vendors, is not sent back."""
     server.answers(answer_json(response(thought("Hm.", encrypted=None), said("4"))))
     answer = await ask(model, ASKED, stream=False)
     foreign: list[Part] = [
@@ -336,7 +336,7 @@ async def test_reasoning_that_cannot_go_back_stays(server: VendorServer, model: 
 
 
 async def test_phases_go_back(server: VendorServer, model: OpenAIModel) -> None:
-    """Models do worse without them."""
+    """The phase of a message is sent back."""
     server.answers(answer_json(ANSWERS["commentary"]))
     answer = await ask(model, ASKED, stream=False)
     back = await written(server, model, answer.message)
@@ -344,7 +344,7 @@ async def test_phases_go_back(server: VendorServer, model: OpenAIModel) -> None:
 
 
 async def test_reasoning_in_the_open_goes_back(server: VendorServer, model: OpenAIModel) -> None:
-    """As open-weight models give it."""
+    """Reasoning with open content is sent back."""
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     server.answers(answer_json(response(item, said("4"))))
     answer = await ask(model, ASKED, stream=False)
@@ -361,7 +361,7 @@ async def test_reasoning_in_the_open_goes_back(server: VendorServer, model: Open
 async def test_encrypted_reasoning_is_asked_of_models_that_reason(
     server: VendorServer, name: str, is_asked: bool
 ) -> None:
-    """The others refuse to be asked; nothing is stored."""
+    """Encrypted reasoning is requested of models that reason, and nothing is stored."""
     model = OpenAIModel(name, api="responses", base_url=server.url, api_key="sk-test-key")
     body = await sent(server, model, *ASKED.messages)
     assert body.get("include") == (["reasoning.encrypted_content"] if is_asked else None)
@@ -373,7 +373,7 @@ async def test_encrypted_reasoning_is_asked_of_models_that_reason(
 
 
 async def test_a_conversation_is_written(server: VendorServer, model: OpenAIModel) -> None:
-    """Every role, and calls with their results."""
+    """A conversation is sent with every role, and calls with their results."""
     history = [
         Message("system", "Be brief."),
         Message("user", "Add."),
@@ -412,7 +412,7 @@ async def test_a_conversation_is_written(server: VendorServer, model: OpenAIMode
 
 
 async def test_content_is_written(server: VendorServer, model: OpenAIModel) -> None:
-    """Images and documents of users and of tools, as data, by address or as a file."""
+    """Images and documents of users and tools are sent as data, by address or as a file."""
     parts = (
         TextPart("Look:"),
         IMAGE,
@@ -446,7 +446,7 @@ async def test_content_is_written(server: VendorServer, model: OpenAIModel) -> N
     ],
 )
 async def test_a_part_without_a_place_is_refused(server: VendorServer, model: OpenAIModel, message: Message) -> None:
-    """Before anything is sent; the error names the part and says what to do."""
+    """A part that the API does not accept is refused before anything is sent, with a remedy."""
     with pytest.raises(ModelError, match=r"not accept BlobPart.*(remove|move it to|mime_type)") as caught:
         await ask(model, ModelRequest(messages=[message]), stream=True)
     assert caught.value.error_kind == "invalid_request"
@@ -454,7 +454,7 @@ async def test_a_part_without_a_place_is_refused(server: VendorServer, model: Op
 
 
 async def test_settings_are_sent_as_set(server: VendorServer, model: OpenAIModel) -> None:
-    """Under the API's names; `extra` is merged into the body."""
+    """Settings are sent under the API's names, and `extra` is merged into the body."""
     settings = Settings(
         max_tokens=9,
         temperature=0.5,
@@ -479,7 +479,7 @@ async def test_settings_are_sent_as_set(server: VendorServer, model: OpenAIModel
 
 @pytest.mark.parametrize("name", ["top_k", "seed", "frequency_penalty", "presence_penalty", "stop_sequences"])
 async def test_settings_that_the_api_lacks_are_refused(server: VendorServer, model: OpenAIModel, name: str) -> None:
-    """None is dropped in silence."""
+    """A setting that the API lacks is refused."""
     settings: Any = {name: 1}
     with pytest.raises(ModelError, match=f"no parameter for {name}"):
         await ask(model, ModelRequest(settings=settings), stream=False)
@@ -487,7 +487,7 @@ async def test_settings_that_the_api_lacks_are_refused(server: VendorServer, mod
 
 
 async def test_the_output_schema_is_sent(server: VendorServer, model: OpenAIModel) -> None:
-    """Strict where strict mode takes it."""
+    """The output schema is sent, strict if it allows that."""
     strict = {
         "type": "object",
         "properties": {"a": {"type": "string"}},
@@ -503,7 +503,7 @@ async def test_the_output_schema_is_sent(server: VendorServer, model: OpenAIMode
 
 
 async def test_server_tools_are_sent_as_they_are(server: VendorServer) -> None:
-    """After the agent's own."""
+    """Server tools are sent unchanged after the agent's own."""
     search = {"type": "web_search", "search_context_size": "low"}
     model = OpenAIModel("m", api="responses", base_url=server.url, api_key="sk-test-key", server_tools=[search])
     body = await sent(server, model, *ASKED.messages, tools=[ADD])
@@ -513,14 +513,14 @@ async def test_server_tools_are_sent_as_they_are(server: VendorServer) -> None:
 
 
 async def test_the_schema_of_a_tool_s_results_is_sent(server: VendorServer, model: OpenAIModel) -> None:
-    """Where a tool has one; this API takes it."""
+    """The output schema of a tool is sent."""
     schema = {"type": "object", "properties": {"sum": {"type": "number"}}}
     body = await sent(server, model, *ASKED.messages, tools=[ADD, replace(ADD, name="sum", output_schema=schema)])
     assert [tool.get("output_schema") for tool in body["tools"]] == [None, schema]
 
 
 async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer) -> None:
-    """A type and its options, with the members that the API requires."""
+    """A provider tool is sent as a type with its options and required members."""
     search = ProviderTool(vendor="openai", type="web_search", options={"search_context_size": "low"})
     code = ProviderTool(vendor="openai", type="code_interpreter", name="python")
     model = OpenAIModel("m", api="responses", base_url=server.url, api_key="sk-test-key")
@@ -535,7 +535,7 @@ async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer
 
 
 async def test_bytes_before_what_is_new_stay_the_same(server: VendorServer, model: OpenAIModel) -> None:
-    """From one request of a conversation to the next, so that the vendor finds them in its cache."""
+    """A longer conversation only adds bytes to the request before."""
     history = [Message("user", [TextPart("Add."), IMAGE])]
     first = await sent(server, model, *history, instructions="You add.", tools=[ADD])
     history += [
@@ -567,7 +567,7 @@ async def test_bytes_before_what_is_new_stay_the_same(server: VendorServer, mode
 async def test_a_failed_response_is_an_error(
     server: VendorServer, model: OpenAIModel, code: str, kind: ErrorKind, stream: bool
 ) -> None:
-    """Its code says what it means."""
+    """A failed response is an error whose kind comes from its code."""
     answer = response(said("Once"), status="failed", error={"code": code, "message": "It went wrong."})
     reply = (
         answer_sse(sse(*events(answer)), x_request_id="req_1") if stream else answer_json(answer, x_request_id="req_1")
@@ -580,7 +580,7 @@ async def test_a_failed_response_is_an_error(
 
 @pytest.mark.parametrize("nested", [False, True])
 async def test_an_error_event_is_an_error(server: VendorServer, model: OpenAIModel, nested: bool) -> None:
-    """After pieces of an answer, too."""
+    """An error event after pieces of an answer is an error."""
     error = {"code": "rate_limit_exceeded", "message": "Slow down.", "param": None}
     event = {"type": "error", "error": error} if nested else {"type": "error", **error}
     server.answers(answer_sse(sse(*events(ANSWERS["text"])[:5], event)))
@@ -593,7 +593,7 @@ async def test_an_error_event_is_an_error(server: VendorServer, model: OpenAIMod
 async def test_an_answer_that_is_not_whole_is_an_error(
     server: VendorServer, model: OpenAIModel, status: str | None
 ) -> None:
-    """So is one that was cancelled, and one without anything in it."""
+    """An answer that is incomplete, cancelled or empty is an error."""
     server.answers(
         answer_json(response(said("Once"), status=status or "")),
         answer_json(response(said("Once"), status="cancelled")),

@@ -29,7 +29,7 @@ async def look() -> str:
 
 
 def answer(content: Any, **usage: Any) -> ModelResponse:
-    """Return an answer that used so much."""
+    """Return an answer with this usage."""
     message = Message("assistant", content)
     return ModelResponse(
         message=message, usage=Usage(**usage), finish_reason="tool_call" if message.tool_calls else "stop"
@@ -37,7 +37,7 @@ def answer(content: Any, **usage: Any) -> ModelResponse:
 
 
 async def test_a_call_has_its_cost_and_a_run_the_sum(telemetry: Captured) -> None:
-    """On the result, on spans, and as a counter; what came from the cache is cheaper."""
+    """A call has its cost and a run the sum, on the result, on spans and as a counter."""
     model = ScriptedModel(
         answer([ToolCall("look")], input_tokens=1_000_000, output_tokens=100_000),
         answer("done", input_tokens=1_000_000, output_tokens=0, cache_read_input_tokens=1_000_000),
@@ -56,7 +56,7 @@ async def test_a_call_has_its_cost_and_a_run_the_sum(telemetry: Captured) -> Non
 
 
 async def test_an_unknown_cost_is_absent(telemetry: Captured) -> None:
-    """No price, or no tokens: neither attribute nor metric, and never 0."""
+    """An unknown cost is neither an attribute nor a metric."""
     for model, prices in (
         (ScriptedModel(answer("x", input_tokens=10, output_tokens=1)), PublishedPrices()),
         (ScriptedModel(answer("x", input_tokens=10)), TABLE),
@@ -68,13 +68,13 @@ async def test_an_unknown_cost_is_absent(telemetry: Captured) -> None:
 
 
 async def test_a_cost_that_the_vendor_says_goes_first() -> None:
-    """Some tell what a call cost."""
+    """The cost that the vendor gives wins over the price table."""
     model = ScriptedModel(answer("x", input_tokens=10, output_tokens=1, cost=0.25))
     assert (await within(Agent("a", model=model, prices=TABLE).run("go"))).usage.cost == 0.25
 
 
 async def test_prices_that_fail_do_not_fail_the_run(telemetry: Captured) -> None:
-    """The fault is counted, and the cost is unknown."""
+    """A price function that raises is counted, and the cost is unknown."""
 
     def broken(provider_name: str, model: str, usage: Usage, asked: str) -> float | None:
         raise KeyError(model)
@@ -87,7 +87,7 @@ async def test_prices_that_fail_do_not_fail_the_run(telemetry: Captured) -> None
 
 @pytest.mark.parametrize("cost", [-1.0, float("nan"), float("inf"), "3", True])
 async def test_what_is_no_cost_is_a_fault_of_the_prices(telemetry: Captured, cost: Any) -> None:
-    """It is counted like one that raises, and the cost is unknown."""
+    """A price function that returns no cost is counted, and the cost is unknown."""
     result = await within(Agent("a", model=ScriptedModel("x"), prices=lambda *_: cost).run("go"))
     assert result.usage.cost is None
     [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
@@ -95,7 +95,7 @@ async def test_what_is_no_cost_is_a_fault_of_the_prices(telemetry: Captured, cos
 
 
 async def test_a_cost_may_be_any_number() -> None:
-    """Money is often counted in decimals."""
+    """A cost may be any number, such as a `Decimal`."""
     model = ScriptedModel(answer([ToolCall("look")]), answer("done"))
     quarter: Any = Decimal("0.25")
     result = await within(Agent("a", model=model, tools=[look], prices=lambda *_: quarter).run("go"))
@@ -103,7 +103,7 @@ async def test_a_cost_may_be_any_number() -> None:
 
 
 async def test_a_table_knows_the_model_by_the_name_that_was_asked_for() -> None:
-    """Vendors answer with the name of a version, and of a deployment with that of the model behind it."""
+    """A price table knows a model by the name that was asked for or by the one that answered."""
     usage = Usage(input_tokens=1_000_000, output_tokens=0)
     for asked, answered, dollars in (
         ("gpt-6-sol", "gpt-6-sol-2026-08-07", 1.0),
@@ -124,20 +124,20 @@ async def test_a_table_knows_the_model_by_the_name_that_was_asked_for() -> None:
 
 
 async def test_a_published_price_of_the_name_that_was_asked_for() -> None:
-    """Where the name of the one that answered says nothing."""
+    """The published price of the requested name holds if that of the answering model is unknown."""
     usage = Usage(input_tokens=1_000_000, output_tokens=0)
     prices = PublishedPrices()
     assert prices("openai", "behind-a-gateway", usage, "gpt-6-sol") == prices("openai", "gpt-6-sol", usage)
 
 
 async def test_published_prices_of_a_host_without_a_cache() -> None:
-    """Those of Together are known, too."""
+    """Together has published prices."""
     usage = Usage(input_tokens=1_000_000, output_tokens=0)
     assert PublishedPrices()("together", "meta-llama/Llama-3.3-70B-Instruct-Turbo", usage)
 
 
 async def test_a_share_that_cannot_be_is_absent(telemetry: Captured) -> None:
-    """As where a vendor counts more cached tokens than input; the price of such a call is not known either."""
+    """A cached share above one is absent, and the cost of such a call is unknown."""
     odd = Usage(input_tokens=100, output_tokens=1, cache_read_input_tokens=150)
     model = ScriptedModel(ModelResponse(message=Message("assistant", "x"), usage=odd))
     result = await within(Agent("a", model=model, prices=TABLE).run("go"))
@@ -152,7 +152,7 @@ async def test_a_share_that_cannot_be_is_absent(telemetry: Captured) -> None:
 
 
 async def test_prices_that_cannot_be_are_refused() -> None:
-    """When they are written down."""
+    """An invalid price is refused when it is made."""
     for wrong in ({"input": -1.0}, {"output": float("nan")}, {"cache_read": float("inf")}, {"cache_write": -0.1}):
         [name] = wrong
         with pytest.raises(ConfigError, match=rf"Price\({name}=.*\): must be US dollars"):
@@ -160,7 +160,7 @@ async def test_prices_that_cannot_be_are_refused() -> None:
 
 
 async def test_the_cached_share_is_on_the_span_and_a_metric(telemetry: Captured) -> None:
-    """Where input and cached tokens are known."""
+    """The cached share is on the span and in a metric if input and cached tokens are known."""
     model = ScriptedModel(
         answer([ToolCall("look")], input_tokens=100, output_tokens=1, cache_read_input_tokens=0),
         answer([ToolCall("look")], input_tokens=200, output_tokens=1, cache_read_input_tokens=150),
@@ -183,7 +183,7 @@ async def test_the_cached_share_is_on_the_span_and_a_metric(telemetry: Captured)
     ],
 )
 async def test_published_prices(provider: str, model: str) -> None:
-    """Vendors' models have a price; cached tokens cost less, more tokens cost more."""
+    """Vendors' models have a published price, lower for cached tokens and higher for more tokens."""
     prices = PublishedPrices()
     usage = Usage(input_tokens=1_000_000, output_tokens=1_000)
     cached = Usage(input_tokens=1_000_000, output_tokens=1_000, cache_read_input_tokens=900_000)
@@ -204,7 +204,7 @@ async def test_published_prices(provider: str, model: str) -> None:
     ],
 )
 async def test_what_has_no_published_price(provider: str, model: str, usage: Usage) -> None:
-    """Unknown models, vendors and tokens, and tokens that contradict each other."""
+    """Unknown models, vendors and tokens, and contradictory tokens, have no published price."""
     assert PublishedPrices()(provider, model, usage) is None
 
 
@@ -219,12 +219,12 @@ def without_the_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_the_package")
 async def test_without_the_package_no_price_is_known() -> None:
-    """And nothing fails."""
+    """Published prices are unknown without the package, and nothing fails."""
     assert PublishedPrices()("openai", "gpt-6-sol", Usage(input_tokens=1, output_tokens=1)) is None
 
 
 async def test_a_table_goes_before_published_prices() -> None:
-    """By provider and model first, then by model; what it does not know is asked elsewhere."""
+    """A price table looks for provider and model, then for the model, and then asks `otherwise`."""
     table = PriceTable(
         {"openai:gpt-6-sol": Price(input=1.0, output=0.0), "gpt-6-sol": Price(input=2.0, output=0.0)},
         otherwise=lambda provider_name, model, usage, asked: 99.0,

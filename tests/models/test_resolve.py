@@ -36,7 +36,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("host", sorted(HOSTS))
 def test_every_host_gives_a_model(host: str) -> None:
-    """With its name, vendor and address, and without a word to the network."""
+    """Each host gives a model with its name, vendor and address."""
     model = resolve(f"{host}:some/model:latest")
     assert isinstance(model, Model)
     assert model.name == "some/model:latest"
@@ -50,12 +50,12 @@ def test_every_host_gives_a_model(host: str) -> None:
 
 
 def test_an_agent_takes_a_name() -> None:
-    """As its model."""
+    """An agent accepts the name of a model."""
     assert "gpt-6-sol" in repr(Agent("a", model="openai:gpt-6-sol"))
 
 
 async def test_openai_s_key_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server on this machine gets a word that is no key, another host its own."""
+    """The key of OpenAI is not sent to other hosts."""
     with vendor_server() as server:
         server.always(answer_json(completion({"content": "Hi"})))
         for name in ("ollama", "groq"):
@@ -79,7 +79,7 @@ async def test_openai_s_key_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
-    """With what to write instead."""
+    """The error about a wrong name says what to write."""
     with pytest.raises(ConfigError, match=said):
         resolve(name)
 
@@ -95,7 +95,7 @@ def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
     ],
 )
 def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, name: str, variable: str) -> None:
-    """When the model is made, not at its first call."""
+    """A missing key is an error when the model is made, which names the variable."""
     monkeypatch.delenv(variable)
     with pytest.raises(ConfigError, match=variable):
         resolve(name)
@@ -111,7 +111,7 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, name: str, vari
     ],
 )
 def test_a_missing_package_is_named(package: str, adapter: str, extra: str) -> None:
-    """With the extra that brings it."""
+    """The error about a missing package names the extra."""
     code = f"import sys\nsys.modules[{package!r}] = None\nfrom pellucid.models import {adapter}\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode != 0
@@ -119,14 +119,14 @@ def test_a_missing_package_is_named(package: str, adapter: str, extra: str) -> N
 
 
 def test_a_missing_package_whose_namespace_is_there_is_named() -> None:
-    """Protobuf brings a package `google`, too; that it has no `genai` is said in the same way."""
+    """A missing `google.genai` names the extra, even if another package `google` is there."""
     code = "import google\ngoogle.__path__ = []\nfrom pellucid.models import GeminiModel\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert "pip install 'pellucid[gemini]'" in done.stderr
 
 
 def test_importing_the_models_loads_no_vendor() -> None:
-    """Neither their packages nor the HTTP client; each adapter loads its own vendor only."""
+    """Importing `pellucid.models` loads no vendor's package, and an adapter loads only its own."""
     code = (
         "import sys, pellucid, pellucid.models\n"
         "loaded = {'openai', 'anthropic', 'google.genai', 'httpx2', 'genai_prices'} & set(sys.modules)\n"

@@ -33,7 +33,7 @@ async def read(*chunks: Chunk, last: str | None = None) -> list[str]:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 async def test_events_are_read_wherever_they_are_split(size: int, end: str) -> None:
-    """Inside a character, between the halves of a line's end; comments, other fields and empty data are passed over."""
+    """Events are read wherever they are split, and comments, other fields and empty data are ignored."""
     lines = [": keep-alive", "", "event: x", "id: 1", 'data: {"a": "ü☀️"}', "", "data:", "", "data: b", "data:c", "", ""]
     body = end.join([*lines, "retry: 3", "data: d", "", "data: never ended"]).encode()
     chunks = [body[start : start + size] for start in range(0, len(body), size)]
@@ -41,17 +41,17 @@ async def test_events_are_read_wherever_they_are_split(size: int, end: str) -> N
 
 
 async def test_nothing_is_read_after_the_last_event() -> None:
-    """Not even if the server does not close its end."""
+    """Reading ends with the last event, even if the server keeps the connection open."""
     assert await read(b"data: a\n\ndata: b\n\n", b"data: c\n\n", Hang(), last="b") == ["a", "b"]
 
 
 async def test_what_breaks_after_the_last_event_breaks_nothing() -> None:
-    """The answer is there; that its connection is lost is nobody's concern."""
+    """A connection that breaks after the last event is no error."""
     assert await read(b"data: a\n\ndata: b\n\n", Cut(), last="b") == ["a", "b"]
 
 
 async def test_the_connection_is_used_again() -> None:
-    """What follows the last event is little, and is read."""
+    """The connection is used again after the last event."""
     with vendor_server() as server, anyio.fail_after(60):
         server.always(answer_sse(b"data: a\n\n", b"data: b\n\n"))
         ports = set()
@@ -65,12 +65,12 @@ async def test_the_connection_is_used_again() -> None:
 
 
 async def test_a_dropped_connection_is_an_error() -> None:
-    """It is httpx2's own."""
+    """A dropped connection raises a `TransportError` of httpx2."""
     with pytest.raises(httpx2.TransportError):
         await read(b"data: a\n\n", Cut())
 
 
 async def test_bytes_that_are_no_text_are_an_error() -> None:
-    """An answer is not guessed at."""
+    """Bytes that are no text are an error."""
     with pytest.raises(UnicodeDecodeError):
         await read(b"data: \xff\n\n")

@@ -66,7 +66,7 @@ def answer(text: str | ToolCall, **usage: Any) -> ModelResponse:
 
 
 async def test_a_run_without_tools_is_one_iteration(telemetry: Captured) -> None:
-    """A model that answers at once gives a completed result and the same shape of trace as any other run."""
+    """A run without tools has the same shape of trace as any other run."""
     result = await within(Agent("a", model=ScriptedModel("Rain.")).run("Will it rain?"))
     assert (result.status, result.output, result.stop_reason, result.iterations) == ("completed", "Rain.", "stop", 1)
     assert result.messages == (Message("user", "Will it rain?"), Message("assistant", "Rain."))
@@ -76,7 +76,7 @@ async def test_a_run_without_tools_is_one_iteration(telemetry: Captured) -> None
 
 
 async def test_each_phase_of_each_iteration_is_one_span(telemetry: Captured) -> None:
-    """The spans of an iteration are siblings below the run's, carry its number, and have ended well."""
+    """The spans of an iteration are siblings below the run's span, with the number of the iteration."""
     model = ScriptedModel(ADD, [ToolCall("add", {"a": 3, "b": 4})], "7")
     await within(Agent("a", model=model, tools=[add]).run("Add."))
     assert telemetry.tree() == [("invoke_agent a", [*iteration("add"), *iteration("add"), *iteration()])]
@@ -87,7 +87,7 @@ async def test_each_phase_of_each_iteration_is_one_span(telemetry: Captured) -> 
 
 
 async def test_the_result_names_its_trace_and_run(telemetry: Captured) -> None:
-    """`trace_id` and `run_id` are those of the spans and events."""
+    """`trace_id` and `run_id` of a result are those of its spans, events and log lines."""
     result = await within(Agent("a", model=ScriptedModel("x")).run("y"))
     assert {event.trace_id for event in telemetry.events} == {result.trace_id}
     assert {attributes(span)[semconv.RUN_ID] for span in telemetry.spans} == {result.run_id}
@@ -95,7 +95,7 @@ async def test_the_result_names_its_trace_and_run(telemetry: Captured) -> None:
 
 
 async def test_the_run_span_says_what_the_run_came_to(telemetry: Captured) -> None:
-    """Usage, iterations, stop reason and conversation are on the run's span."""
+    """The span of a run has its usage, iterations, stop reason and conversation."""
     model = ScriptedModel(answer(ADD, input_tokens=10, output_tokens=2), answer("3", input_tokens=20, output_tokens=3))
     agent = Agent("a", model=model, tools=[add], description="Adds.")
     await within(agent.run("Add.", identity=Identity(conversation_id="c1")))
@@ -111,7 +111,7 @@ async def test_the_run_span_says_what_the_run_came_to(telemetry: Captured) -> No
 
 
 async def test_the_value_of_each_duration_is_that_of_its_span(telemetry: Captured) -> None:
-    """Each duration histogram has an exemplar that points to the very span whose duration it is."""
+    """Each duration histogram has exemplars that point to the spans with these durations."""
     await within(Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).run("Add."))
     spans = {span_id(span): span for span in telemetry.spans}
     metrics = (
@@ -133,7 +133,7 @@ async def test_the_value_of_each_duration_is_that_of_its_span(telemetry: Capture
 
 
 async def test_captured_telemetry_is_the_same_every_time(telemetry: Captured) -> None:
-    """Ids and times depend on nothing but the run."""
+    """Captured telemetry of equal runs is equal, ids and times included."""
     seen = []
     for _ in range(2):
         with capture() as captured:
@@ -144,7 +144,7 @@ async def test_captured_telemetry_is_the_same_every_time(telemetry: Captured) ->
 
 
 async def test_a_run_continues_the_ambient_trace(telemetry: Captured) -> None:
-    """A `traceparent` of the caller's context is the parent of the run, and is in place again afterwards."""
+    """A `traceparent` of the caller's context is the parent of the run, and is restored afterwards."""
     carrier = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     token = otel_context.attach(TraceContextTextMapPropagator().extract(carrier))
     try:
@@ -159,7 +159,7 @@ async def test_a_run_continues_the_ambient_trace(telemetry: Captured) -> None:
 
 
 async def test_spans_of_tools_and_models_are_below_their_phase(telemetry: Captured) -> None:
-    """What a tool, sync or async, a provider and a model trace themselves hangs below the phase's span."""
+    """Spans that a tool, a provider or a model makes are below the span of their phase."""
     tracer = telemetry.tracer_provider.get_tracer("application")
 
     def traced(name: str) -> str:
@@ -200,7 +200,7 @@ async def test_history_and_instructions_reach_the_model() -> None:
 
 @pytest.mark.parametrize("given", ["x", Message("user", "x"), [Message("user", [TextPart("x")])]])
 async def test_input_is_a_text_a_message_or_several(given: Any) -> None:
-    """All three say the same."""
+    """The input may be a text, a message or a list of messages."""
     model = ScriptedModel("y")
     await within(Agent("a", model=model).run(given))
     assert model.requests[0].messages == (Message("user", "x"),)
@@ -208,13 +208,13 @@ async def test_input_is_a_text_a_message_or_several(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [[], ["x"], None])
 async def test_other_input_is_refused(given: Any) -> None:
-    """What is no message is refused before anything starts."""
+    """An input that is no message is refused before anything starts."""
     with pytest.raises((ConfigError, TypeError)):
         await within(Agent("a", model=ScriptedModel("y")).run(given))
 
 
 async def test_context_reaches_providers_and_tools() -> None:
-    """Identity, deps, signal and iteration are what the caller gave."""
+    """Providers and tools get the caller's identity, deps and signal, and the iteration."""
     seen: list[ToolContext] = []
     asked: list[DiscoveryContext] = []
 
@@ -239,7 +239,7 @@ async def test_context_reaches_providers_and_tools() -> None:
 
 
 async def test_tool_results_are_the_next_request() -> None:
-    """The model reads the result of each call under the call's id; an id is made up where it gave none."""
+    """The model reads the result of each call under its id, and a call without an id gets one."""
     model = ScriptedModel([ADD, ToolCall("add", {"a": 5, "b": 5}, id="mine")], "done")
     await within(Agent("a", model=model, tools=[add]).run("Add."))
     asked, answered = model.requests[1].messages[-2:]
@@ -256,7 +256,7 @@ async def test_tool_results_are_the_next_request() -> None:
 
 
 async def test_a_run_out_of_iterations_asks_for_a_closing_answer(telemetry: Captured) -> None:
-    """After the last iteration's tools the model is asked once more, without tools, within that iteration."""
+    """After the last iteration the model is asked once more without tools."""
     model = FunctionModel(lambda request: ADD if request.tools else "Not done.")
     result = await within(Agent("a", model=model, tools=[add], limits=Limits(max_iterations=2)).run("Add."))
     assert (result.status, result.stop_reason, result.iterations) == ("limit_reached", "max_iterations", 2)
@@ -270,14 +270,14 @@ async def test_a_run_out_of_iterations_asks_for_a_closing_answer(telemetry: Capt
 
 
 async def test_a_closing_answer_that_calls_tools_anyway_is_stripped_of_them() -> None:
-    """No call without a result is left in the history."""
+    """A closing answer that calls tools is kept without the calls."""
     model = FunctionModel(lambda request: Message("assistant", [TextPart("Well."), ADD]))
     result = await within(Agent("a", model=model, tools=[add], limits=Limits(max_iterations=1)).run("Add."))
     assert result.messages[-1] == Message("assistant", "Well.")
 
 
 async def test_calls_beyond_max_tool_calls_are_refused() -> None:
-    """The calls that fit are run, the others get a result that says why not, and a closing answer is asked for."""
+    """Calls beyond `max_tool_calls` get an error with the limit, and a closing answer is asked for."""
     model = FunctionModel(lambda request: [ADD, ADD] if request.tools else "One was enough.")
     limits = Limits(max_tool_calls=1, parallel_tools=1)
     result = await within(Agent("a", model=model, tools=[add], limits=limits).run("Add."))
@@ -288,7 +288,7 @@ async def test_calls_beyond_max_tool_calls_are_refused() -> None:
 
 
 async def test_usage_is_summed_where_it_is_known() -> None:
-    """Unknown is not zero: the sum is over those that said something."""
+    """The usage of a run is the sum of the known figures."""
     model = ScriptedModel(
         answer(ADD, input_tokens=10, output_tokens=2), answer(ADD, output_tokens=4), answer("x", input_tokens=5)
     )
@@ -297,7 +297,7 @@ async def test_usage_is_summed_where_it_is_known() -> None:
 
 
 async def test_a_run_that_fails_says_what_it_has_used(telemetry: Captured) -> None:
-    """Its span and log line have the tokens and iterations up to the failure, as those of any other run do."""
+    """The span and log line of a failed run have its tokens and iterations."""
     model = ScriptedModel(answer(ADD, input_tokens=10, output_tokens=2), RuntimeError("overloaded"))
     with pytest.raises(ModelError):
         await within(Agent("a", model=model, tools=[add]).run("go"))
@@ -312,14 +312,14 @@ async def test_a_run_that_fails_says_what_it_has_used(telemetry: Captured) -> No
 
 
 async def test_unknown_usage_leaves_no_trace(telemetry: Captured) -> None:
-    """No attribute and no measurement stands for a usage that nobody told."""
+    """Unknown usage is neither an attribute nor a measurement."""
     await within(Agent("a", model=ScriptedModel("x")).run("y"))
     assert all(semconv.USAGE_INPUT_TOKENS not in attributes(span) for span in telemetry.spans)
     assert all(point.name != semconv.TOKEN_USAGE.name for point in telemetry.metrics)
 
 
 async def test_known_usage_is_measured(telemetry: Captured) -> None:
-    """The token histogram gets input and output apart."""
+    """The token histogram counts input and output tokens apart."""
     await within(Agent("a", model=ScriptedModel(answer("x", input_tokens=7, output_tokens=3))).run("y"))
     assert telemetry.histogram(semconv.TOKEN_USAGE, gen_ai_token_type="input").value == 7
     assert telemetry.histogram(semconv.TOKEN_USAGE, gen_ai_token_type="output").value == 3
@@ -329,7 +329,7 @@ async def test_known_usage_is_measured(telemetry: Captured) -> None:
 
 
 async def test_a_failing_model_fails_the_run(telemetry: Captured) -> None:
-    """The error names the model, its cause is the model's own, and both spans say what it was."""
+    """A failing model ends the run with an error that names it, and both spans have the type of the cause."""
     cause = ConnectionError("refused")
     with pytest.raises(ModelError, match="model 'scripted' failed: ConnectionError: refused") as caught:
         await within(Agent("a", model=ScriptedModel(cause)).run("x"))
@@ -350,7 +350,7 @@ async def test_a_model_that_takes_too_long_is_a_timeout(telemetry: Captured) -> 
 
 
 async def test_a_model_that_returns_something_else_is_an_error(telemetry: Captured) -> None:
-    """What is no `ModelResponse` is named by its type."""
+    """The error about a model that does not return a `ModelResponse` names the type of the object."""
 
     class Odd:
         name = "odd"
@@ -368,7 +368,7 @@ async def test_a_model_that_returns_something_else_is_an_error(telemetry: Captur
 
 
 async def test_a_name_that_two_providers_offer_is_a_collision(telemetry: Captured) -> None:
-    """Both providers are named, and the compose span says that it failed."""
+    """Two providers with a tool of one name raise `ToolNameCollision`, and the compose span fails."""
 
     class Other:
         id = "other"
@@ -383,7 +383,7 @@ async def test_a_name_that_two_providers_offer_is_a_collision(telemetry: Capture
 
 
 async def test_a_provider_that_is_skipped_degrades_the_result(telemetry: Captured) -> None:
-    """The run goes on without it, and says so in result, span and event."""
+    """A provider that fails and is skipped is in `degraded` of the result."""
     bad = DiscoveryProvider(FakeHub(faults=[OSError("down")]), id="bad")
     agent = Agent("a", model=ScriptedModel("done"), providers=[combined(bad, static_tools([add]), on_error="skip")])
     result = await within(agent.run("x"))
@@ -399,16 +399,16 @@ class EchoModel:
     provider_name = "acme"
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Repeat what was said."""
+        """Repeat the input."""
         return ModelResponse(message=Message("assistant", request.messages[-1].text))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelResponse]:
-        """Repeat what was said."""
+        """Repeat the input."""
         yield await self.generate(request)
 
 
 async def test_settings_are_those_that_the_agent_was_made_with() -> None:
-    """What becomes of the dictionary later changes nothing; nor does it get past the checks."""
+    """A change of the settings dictionary after the agent is made has no effect."""
     settings: Settings = {"temperature": 0.1, "extra": {"a": 1}}
     model = ScriptedModel("hi")
     agent = Agent("a", model=model, settings=settings)
@@ -418,7 +418,7 @@ async def test_settings_are_those_that_the_agent_was_made_with() -> None:
 
 
 def test_options_that_cannot_work_are_refused() -> None:
-    """Each is refused when the agent is made, with what to do."""
+    """Wrong options are refused when the agent is made, with what to do."""
     with pytest.raises(ConfigError, match="name must not be empty"):
         Agent("", model=ScriptedModel())
     with pytest.raises(ConfigError, match="unknown model 'gpt-4'"):
@@ -445,7 +445,7 @@ def test_options_that_cannot_work_are_refused() -> None:
 
 
 async def test_runs_at_the_same_time_do_not_mix(telemetry: Captured) -> None:
-    """Each has its own trace of its own spans."""
+    """Each of several concurrent runs has its own trace."""
     agent = Agent("a", model=FunctionModel(lambda request: ADD if len(request.messages) == 1 else "3"), tools=[add])
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -463,7 +463,7 @@ async def test_runs_at_the_same_time_do_not_mix(telemetry: Captured) -> None:
 
 @pytest.mark.anyio
 async def test_a_run_that_never_waits_lets_other_tasks_run() -> None:
-    """Each iteration gives other tasks a turn, even if neither the model nor a tool waits."""
+    """Other tasks run in each iteration, even if neither the model nor a tool waits."""
     iterations, turns = 20, 0
 
     @tool

@@ -1,4 +1,4 @@
-"""What makes everyday code shorter: decorated listeners, the text of a stream, standard retries, sync calls."""
+"""Shortcuts for everyday code: decorated listeners, the text of a stream, standard retries, sync calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def busy() -> str:
 
 
 async def test_a_listener_can_be_decorated() -> None:
-    """By a name, a pattern or a class; the function stays what it is."""
+    """`on` decorates a listener of a name, a pattern or a class, and returns the function."""
     heard: list[str] = []
     agent = Agent("a", model=ScriptedModel(ToolCall("busy", {}), "done", "done"), tools=[busy])
 
@@ -51,7 +51,7 @@ async def test_a_listener_can_be_decorated() -> None:
 
 
 async def test_the_text_of_a_stream() -> None:
-    """Of all answers, in pieces; the result is there afterwards."""
+    """`text()` of a stream gives the text of all answers in pieces, and the result is there afterwards."""
     said = Message("assistant", [TextPart("Let me see. "), ToolCall("busy", {})])
     stream = Agent("a", model=ScriptedModel(said, "It is busy."), tools=[busy]).stream("go")
     async with stream as events:
@@ -63,13 +63,13 @@ async def test_the_text_of_a_stream() -> None:
 
 
 async def test_the_text_of_a_stream_of_a_model_that_does_not_stream() -> None:
-    """Comes at once."""
+    """`text()` gives the whole text of a model that does not stream."""
     async with Agent("a", model=FunctionModel(lambda _: "It is busy.")).stream("go") as events:
         assert "".join([piece async for piece in events.text()]) == "It is busy."
 
 
 async def test_the_text_of_a_stream_that_fails() -> None:
-    """Ends with the error of the run."""
+    """`text()` of a failing run raises the error of the run."""
     async with Agent("a", model=ScriptedModel(OSError("down"))).stream("go") as events:
         with pytest.raises(ModelError, match="down"):
             _ = [piece async for piece in events.text()]
@@ -95,7 +95,7 @@ def failure(kind: ErrorKind, status: int | None = None, retry_after: float | Non
     ids=repr,
 )
 async def test_the_standard_retries_are_those_of_vendors(error: Exception, calls: int) -> None:
-    """Twice, for what may pass soon."""
+    """`Reliability.standard()` repeats a model call twice after a failure that may pass soon."""
     model, reliability = ScriptedModel(*[error] * 5), Reliability.standard()
     waits: list[float] = []
 
@@ -110,7 +110,7 @@ async def test_the_standard_retries_are_those_of_vendors(error: Exception, calls
 
 
 async def test_the_standard_retries_wait_as_the_vendor_says_and_leave_tools_alone() -> None:
-    """A tool that fails is the model's business."""
+    """`Reliability.standard()` waits as the vendor says, and does not repeat tools."""
     limited = failure("rate_limited", 429, retry_after=7)
     model, reliability = ScriptedModel(limited, ToolCall("busy", {}), "done"), Reliability.standard()
     waits: list[float] = []
@@ -145,7 +145,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("kernel", "warnings"), [("none", 1), ("terminal", 1), ("notebook", 0)])
 def test_a_sync_call_in_a_loop_works_and_warns_once(kernel: str, warnings: int) -> None:
-    """At the line that makes it; not without a loop, and not in a notebook, whose loop is not the application's."""
+    """A sync call in an event loop works and warns once with its line, except in a notebook."""
     done = subprocess.run(python("-c", SCRIPT, kernel), capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.split() == ["first", "done", "done"]
     assert done.stderr.count("blocks the loop until the run has ended") == warnings

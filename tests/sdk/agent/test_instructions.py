@@ -1,4 +1,4 @@
-"""Instructions: a text, functions of the context, or both; what does not change comes first."""
+"""Instructions: a text, functions of the context, or both, with the constant text first."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ CALL = ToolCall("noop", {})
 
 
 def today(ctx: ToolContext[Any]) -> str:
-    """Return a text of the context."""
+    """Return a text with the iteration."""
     return f"Iteration {ctx.iteration}."
 
 
 async def whoever(ctx: ToolContext[dict[str, str]]) -> str:
-    """Return another one, later."""
+    """Return a text with the principal, after a checkpoint."""
     await anyio.lowlevel.checkpoint()
     assert ctx.identity is not None
     return f"{ctx.deps['greeting']}, {ctx.identity.principal}."
 
 
 def sent(model: ScriptedModel) -> list[str | None]:
-    """Return the instructions of the requests so far."""
+    """Return the instructions of the requests."""
     return [request.instructions for request in model.requests]
 
 
 async def test_functions_are_called_for_each_request() -> None:
-    """With the context of the run: `deps`, identity and iteration, but of no call."""
+    """Functions of instructions are called for each request, with the context of the run."""
     contexts: list[ToolContext[Any]] = []
 
     def note(ctx: ToolContext[Any]) -> None:
@@ -91,7 +91,7 @@ async def test_functions_are_called_for_each_request() -> None:
     ],
 )
 async def test_what_instructions_may_be(instructions: Any, expected: str | None) -> None:
-    """A function may add nothing."""
+    """Instructions may be texts and functions, and a function may return None."""
     model = ScriptedModel("done", "done")
     agent = Agent("a", model=model, instructions=instructions)
     await within(agent.run("go"))
@@ -101,7 +101,7 @@ async def test_what_instructions_may_be(instructions: Any, expected: str | None)
 
 
 async def test_a_closing_answer_has_them_too() -> None:
-    """It is a request like the others."""
+    """The closing answer has the instructions too."""
     model = ScriptedModel(CALL, "done")
     agent = Agent("a", model=model, tools=[noop], instructions=today, limits=Limits(max_iterations=1))
     await within(agent.run("go"))
@@ -109,7 +109,7 @@ async def test_a_closing_answer_has_them_too() -> None:
 
 
 async def test_a_decorator_adds_a_function() -> None:
-    """Also where the agent is used already, and where its options are overridden; it returns the function."""
+    """`agent.instructions` adds a function to a used or overridden agent, and returns it."""
     model, other = ScriptedModel("done", "done", "done"), ScriptedModel("done")
     agent = Agent("a", model=model, instructions="Be brief.", description="Answers.")
     outer = Agent("outer", model=ScriptedModel(ToolCall("a", {"input": "x"}), "done"), tools=[agent.as_tool()])
@@ -131,7 +131,7 @@ async def test_a_decorator_adds_a_function() -> None:
 
 
 async def test_skills_and_lazy_tools_go_with_functions() -> None:
-    """What a model reads of skills is in the conversation; the instructions stay the agent's."""
+    """Loading a skill with lazy tools leaves the instructions unchanged."""
     load = ToolCall("load_skill", {"skill_id": "s"})
     model = ScriptedModel(load, "done")
     skill = Skill("s", "About.", "Do it.")
@@ -180,7 +180,7 @@ def number(ctx: ToolContext[Any]) -> Any:
 async def test_a_function_that_fails_ends_the_run(
     function: Any, problem: str, cause: type[Exception], telemetry: Captured
 ) -> None:
-    """By an error with its name, before the model is asked; it is the failure of `compose_request`."""
+    """A function that fails ends the run before the model is asked, with an error that names it."""
     model = ScriptedModel()
     agent = Agent("a", model=model, instructions=function, limits=Limits(tool_timeout=0.1))
     with pytest.raises(InstructionsError) as failed:
@@ -194,14 +194,14 @@ async def test_a_function_that_fails_ends_the_run(
 
 
 async def test_a_function_that_hangs_does_not_hold_a_run_beyond_its_deadline() -> None:
-    """Its own limit is another."""
+    """A function that hangs ends with the deadline of the run."""
     agent = Agent("a", model=ScriptedModel(), instructions=slow, limits=Limits(timeout=0.1))
     with pytest.raises(RunTimeout):
         await within(agent.run("go"))
 
 
 async def test_what_varies_is_recorded(telemetry: Captured) -> None:
-    """In the output of `compose_request`, redacted, with a digest that is equal for equal instructions."""
+    """Texts of functions are recorded in the output of `compose_request`, redacted and with a digest."""
     secret = f"sk-ant-{'a1B2' * 20}"
     functions = [lambda ctx: f"Key {secret}.", lambda ctx: f"Round {(ctx.iteration + 1) // 2}."]
     agent = Agent("a", model=ScriptedModel(CALL, CALL, "done"), tools=[noop], instructions=["Be brief.", *functions])
@@ -216,7 +216,7 @@ async def test_what_varies_is_recorded(telemetry: Captured) -> None:
 
 
 async def test_a_text_that_does_not_change_is_recorded_as_before(telemetry: Captured) -> None:
-    """On the `chat` span, once."""
+    """Constant instructions are not recorded in the output of `compose_request`."""
     await within(Agent("a", model=ScriptedModel("done"), instructions="Be brief.").run("go"))
     span = telemetry.span("compose_request")
     assert "pellucid.instructions.digest" not in attributes(span)

@@ -1,4 +1,4 @@
-"""Options of agents and runs: a mistake in one is an error, at run time and to type checkers."""
+"""Options of agents and runs: mistakes are errors at run time and for type checkers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def agent(*texts: str) -> Agent:
 
 
 def test_an_agent_without_a_model_is_refused() -> None:
-    """As Python refuses a call without a required keyword."""
+    """`Agent` without a model raises the `TypeError` of a missing keyword."""
     with pytest.raises(TypeError, match=r"Agent\(\) missing 1 required keyword-only argument: 'model'"):
         Agent("a")  # type: ignore[call-overload]
 
 
 def test_an_unknown_option_is_refused_by_its_name() -> None:
-    """Of an agent, and of each entry point."""
+    """Agents, tools and sync entry points refuse an unknown option by its name."""
     with pytest.raises(
         TypeError, match=r"Agent\(\) got an unexpected keyword argument 'modle'. Did you mean 'model'\?"
     ):
@@ -47,7 +47,7 @@ def test_an_unknown_option_is_refused_by_its_name() -> None:
 
 @pytest.mark.parametrize("decisions", [[True], {"a": True}, "a", Decision("a", approved=True)], ids=repr)
 def test_what_are_no_decisions_is_refused(decisions: Any) -> None:
-    """With the class whose objects they must be; so are results."""
+    """Decisions and results of another type are refused with the class that they must have."""
     with pytest.raises(CheckpointError, match=r"^decisions=.* is not a sequence of Decision objects; .*`approvals`"):
         agent().resume_sync({}, decisions=decisions)
     with pytest.raises(CheckpointError, match=r"^results=.* is not a sequence of ExternalResult objects; .*`external`"):
@@ -56,7 +56,7 @@ def test_what_are_no_decisions_is_refused(decisions: Any) -> None:
 
 @pytest.mark.anyio
 async def test_an_unknown_option_is_refused_by_async_entry_points() -> None:
-    """When they are awaited."""
+    """`run` and `resume` refuse an unknown option when they are awaited."""
     with pytest.raises(TypeError, match=r"Agent.run\(\) got an unexpected keyword argument 'historie'"):
         await agent().run("x", historie=())  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Agent.resume\(\) got an unexpected keyword argument 'decision'"):
@@ -64,7 +64,7 @@ async def test_an_unknown_option_is_refused_by_async_entry_points() -> None:
 
 
 def test_options_have_types() -> None:
-    """A type checker reports an option of another type; the type of an answer is that of `output`."""
+    """Type checkers report an option of a wrong type, and infer the type of the answer from `output`."""
 
     def checked() -> None:
         Agent("a", model=1)  # type: ignore[call-overload]
@@ -79,7 +79,7 @@ def test_options_have_types() -> None:
 
 
 def test_options_can_be_kept_in_a_dictionary() -> None:
-    """Of a type that a checker knows, for applications that make several agents or runs with the same ones."""
+    """Options may be kept in dictionaries of the types `AgentOptions` and `RunOptions`."""
     options: AgentOptions = {"model": ScriptedModel("one", "two"), "description": "An agent."}
     same: RunOptions = {"identity": Identity(tenant="t"), "history": ()}
     made: Agent[Any, Any] = Agent("a", **options)
@@ -88,13 +88,13 @@ def test_options_can_be_kept_in_a_dictionary() -> None:
 
 @pytest.mark.parametrize("options", [AgentOptions, RunOptions, ResumeOptions])
 def test_docstrings_name_every_option(options: Any) -> None:
-    """What an editor shows at `Agent` and its methods leads to each of their options."""
+    """The docstrings of `Agent`, `run` and `resume` name each of their options."""
     described = {AgentOptions: Agent, RunOptions: Agent.run, ResumeOptions: Agent.resume}[options]
     assert [name for name in options.__annotations__ if f"`{name}`" not in str(described.__doc__)] == []
 
 
 def test_the_signatures_show_the_options() -> None:
-    """As `help()` and editors read them: each with its type, the required one without a default."""
+    """The signatures show each option with its type, and only required ones without a default."""
     shown = inspect.signature(Agent).parameters
     assert list(shown)[:3] == ["name", "output", "model"]
     assert set(shown) == {"name", "output", *AgentOptions.__annotations__}
@@ -108,7 +108,7 @@ def test_the_signatures_show_the_options() -> None:
 
 
 def test_the_defaults_that_signatures_show_are_those_that_hold() -> None:
-    """An agent that is given them has the same configuration."""
+    """The defaults in the signature of `Agent` are those that hold without them."""
     model = ScriptedModel("x")
     defaults: Any = {name: item.default for name, item in inspect.signature(Agent).parameters.items()}
     del defaults["name"], defaults["model"]

@@ -1,4 +1,4 @@
-"""Overriding an agent's options, as tests of applications do."""
+"""Overrides of an agent's options, as tests of applications make them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def real_agent() -> Agent:
 
 
 async def test_runs_of_other_threads_are_overridden(telemetry: Captured) -> None:
-    """An application runs the agent in its own threads and event loops, which began before the block."""
+    """An override holds for runs in other threads that began before the block."""
     agent, begun, go, done = real_agent(), threading.Event(), threading.Event(), threading.Event()
     outputs: list[str] = []
 
@@ -53,7 +53,7 @@ async def test_runs_of_other_threads_are_overridden(telemetry: Captured) -> None
 
 
 async def test_blocks_are_nested() -> None:
-    """An inner block keeps what the outer one replaced; what was before is again afterwards."""
+    """A nested override keeps the options of the outer one, and all options are restored afterwards."""
     agent, offered = real_agent(), ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3", "plain")
     with agent.override(model=offered):
         with agent.override(providers=[static_tools([add])]):
@@ -64,7 +64,7 @@ async def test_blocks_are_nested() -> None:
 
 
 async def test_it_ends_in_any_order() -> None:
-    """Blocks of tasks that overlap each remove their own options."""
+    """Overlapping overrides may end in any order, and each removes its own options."""
     agent = real_agent()
     first, second = agent.override(model=ScriptedModel("first")), agent.override(model=ScriptedModel("second"))
     with first:
@@ -75,7 +75,7 @@ async def test_it_ends_in_any_order() -> None:
 
 
 async def test_a_tool_that_is_an_agent_is_overridden() -> None:
-    """Also if the tool was made before: an application has it in the options of another agent."""
+    """An override holds for a tool that was made of the agent before."""
     helper = real_agent()
     outer = Agent("outer", model=ScriptedModel(ToolCall("real", {"input": "x"}), "done"), tools=[helper.as_tool()])
     model = ScriptedModel("over")
@@ -85,13 +85,13 @@ async def test_a_tool_that_is_an_agent_is_overridden() -> None:
 
 
 def test_a_block_is_no_decorator() -> None:
-    """Of an async test it would end before the test runs, and the real model would be called."""
+    """Neither `override` nor `no_model_calls` can be used as a decorator."""
     assert not callable(real_agent().override(model=ScriptedModel("x")))
     assert not callable(no_model_calls())
 
 
 async def test_listeners_stay() -> None:
-    """What listened to the agent hears the runs of the block."""
+    """Listeners of the agent hear the runs inside an override."""
     agent, heard = real_agent(), list[str]()
     agent.on("run.completed", lambda event: heard.append(event.name))
     with agent.override(model=ScriptedModel("x")):
@@ -100,7 +100,7 @@ async def test_listeners_stay() -> None:
 
 
 async def test_other_options_are_those_at_its_creation(telemetry: Captured) -> None:
-    """A list that was changed since, or an iterator that was consumed, is offered as it was."""
+    """Options that are not overridden are those with which the agent was made."""
     tools = named("first")
     providers: Any = iter([skill_scoped_tools("s", [])])
     agent = Agent("a", model=ScriptedModel("x"), tools=tools, providers=providers)
@@ -112,7 +112,7 @@ async def test_other_options_are_those_at_its_creation(telemetry: Captured) -> N
 
 
 def test_bad_options_are_refused() -> None:
-    """As by `Agent`; the name and the type of the output stay."""
+    """`override` refuses broken options and those that cannot be replaced."""
     agent = real_agent()
     broken = Tool(name="t", description="T", input_schema={"type": 7}, run=lambda _, __: None)
     with pytest.raises(Exception, match="'t'"), agent.override(tools=[broken]):
@@ -130,7 +130,7 @@ async def read(agent: Agent) -> None:
 
 
 async def test_a_guard_refuses_calls_of_models(telemetry: Captured) -> None:
-    """Streamed or not, the run fails before anything is sent, and the text says what to do."""
+    """`no_model_calls` fails a run before anything is sent, streamed or not, with what to do."""
     agent = real_agent()
     with no_model_calls():
         with pytest.raises(ConfigError, match=r"OpenAIModel\('gpt-6-sol'.*no_model_calls\(\) is active.*override"):

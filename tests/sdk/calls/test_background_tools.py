@@ -82,7 +82,7 @@ def asks(action: str = "status") -> Callable[[ModelRequest], ToolCall]:
 
 
 async def test_the_model_goes_on_and_gets_the_result_when_it_is_there(telemetry: Captured) -> None:
-    """The result enters the conversation once, as that of an `async_status` call; the run waits for it."""
+    """The result of a background call enters the conversation once, and the run waits for it."""
     release = anyio.Event()
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
@@ -121,7 +121,7 @@ async def test_the_model_goes_on_and_gets_the_result_when_it_is_there(telemetry:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_result_that_the_model_asked_for_is_not_delivered_again(telemetry: Captured, *, streamed: bool) -> None:
-    """`async_status` returns the result of a call that has ended."""
+    """A result that the model read with `async_status` is not delivered again."""
     release, settled = anyio.Event(), anyio.Event()
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
@@ -169,7 +169,7 @@ async def test_content_too_large_for_an_answer_is_delivered(telemetry: Captured)
 
 
 async def test_the_status_of_a_delivered_result_can_be_asked_for(telemetry: Captured) -> None:
-    """`async_status` is no longer offered then, but a model that has seen it may call it."""
+    """`async_status` is no longer offered after the delivery, but still answers."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         return "there"
@@ -181,7 +181,7 @@ async def test_the_status_of_a_delivered_result_can_be_asked_for(telemetry: Capt
 
 
 async def test_the_model_can_stop_a_call(telemetry: Captured) -> None:
-    """It is cancelled, and the answer says so; nothing is delivered later."""
+    """The model can stop a background call, whose status is then `cancelled`."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         await anyio.sleep_forever()
@@ -194,7 +194,7 @@ async def test_the_model_can_stop_a_call(telemetry: Captured) -> None:
 
 
 async def test_an_unknown_call_is_named(telemetry: Captured) -> None:
-    """The model reads which calls there are."""
+    """The error about an unknown `resultId` names the known ones."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         await anyio.wait_all_tasks_blocked()
@@ -209,7 +209,7 @@ async def test_an_unknown_call_is_named(telemetry: Captured) -> None:
     ("failure", "text"), [(ToolError("no luck"), "no luck"), (OSError("down"), "The tool failed. OSError: down")]
 )
 async def test_a_failure_is_a_result(telemetry: Captured, failure: Exception, text: str) -> None:
-    """The model reads it like that of any tool."""
+    """The model reads the failure of a background call as its result."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         raise failure
@@ -221,7 +221,7 @@ async def test_a_failure_is_a_result(telemetry: Captured, failure: Exception, te
 
 
 async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(telemetry: Captured) -> None:
-    """The late result changes nothing that the model has read."""
+    """A background call expires at its deadline, and its late result is an event."""
     release = anyio.Event()
     late = anyio.Event()
 
@@ -253,7 +253,7 @@ async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(tele
 
 
 async def test_a_result_right_after_the_deadline_is_late(telemetry: Captured) -> None:
-    """Also if the call ends while the run still waits for it to stop."""
+    """A result right after the deadline is late."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         with suppress(anyio.get_cancelled_exc_class()):
@@ -270,7 +270,7 @@ async def test_a_result_right_after_the_deadline_is_late(telemetry: Captured) ->
 
 
 async def test_the_text_of_a_failure_is_cut(telemetry: Captured) -> None:
-    """Like that of any tool."""
+    """The text of a background call's failure is cut to `max_result_bytes`."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         raise ToolError("x" * 5000)
@@ -281,7 +281,7 @@ async def test_the_text_of_a_failure_is_cut(telemetry: Captured) -> None:
 
 
 async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
-    """Progress counts as one; without any, the call expires."""
+    """A heartbeat or progress keeps a background call alive, and without either it expires."""
     beats = 0
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
@@ -303,7 +303,7 @@ async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
 
 
 async def test_results_are_delivered_before_the_last_answer(telemetry: Captured) -> None:
-    """A run that reaches a limit first delivers the results that are there."""
+    """A run that reaches a limit delivers the results that are there before its last answer."""
     settled = anyio.Event()
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
@@ -325,7 +325,7 @@ async def test_results_are_delivered_before_the_last_answer(telemetry: Captured)
 
 @pytest.mark.parametrize("limits", [Limits(max_iterations=1), Limits(max_tool_calls=1)])
 async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Captured, limits: Limits) -> None:
-    """The closing answer has their results."""
+    """A run that reaches a limit waits for its background calls before the closing answer."""
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
         await anyio.sleep(0.05)
@@ -339,7 +339,7 @@ async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Capture
 
 @pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed"])
 async def test_calls_end_with_their_run(ending: str) -> None:
-    """Whatever ends it: they are cancelled, and their waits have spans within that of the run."""
+    """Background calls are cancelled when their run is cancelled, fails or reaches its deadline."""
     token, stopped = CancelToken(), anyio.Event()
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
@@ -370,7 +370,7 @@ async def test_calls_end_with_their_run(ending: str) -> None:
 
 @pytest.mark.parametrize("stubborn", ["model", "tool"])
 async def test_calls_end_with_a_run_that_is_abandoned(stubborn: str) -> None:
-    """A model or tool that ignores cancellation changes neither the spans nor the number of pending calls."""
+    """A model or tool that ignores the end of its run changes neither spans nor the number of pending calls."""
     token, release, ended = CancelToken(), anyio.Event(), anyio.Event()
 
     async def ignore_cancellation() -> None:
@@ -407,7 +407,7 @@ async def test_calls_end_with_a_run_that_is_abandoned(stubborn: str) -> None:
 
 
 async def test_a_run_waits_for_the_tasks_of_stopped_calls(telemetry: Captured) -> None:
-    """A call that the model stopped can clean up before the run ends."""
+    """A run waits until a call that the model stopped has cleaned up."""
     cleaned = anyio.Event()
 
     async def run(arguments: Any, ctx: ToolContext) -> str:
@@ -424,7 +424,7 @@ async def test_a_run_waits_for_the_tasks_of_stopped_calls(telemetry: Captured) -
 
 
 async def test_a_call_in_the_background_outlives_another_one_of_its_id(telemetry: Captured) -> None:
-    """Some servers use the same call ids in every message."""
+    """A background call goes on when another call with its id ends."""
     release = anyio.Event()
 
     async def help_slowly(request: ModelRequest) -> str:
@@ -451,7 +451,7 @@ async def test_a_call_in_the_background_outlives_another_one_of_its_id(telemetry
 
 
 async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> None:
-    """Its run is nested in the call, and its usage counts."""
+    """A sub-agent may run in the background, with its run nested in the call."""
     inner = Agent("helper", model=ScriptedModel("helped"), description="d").as_tool()
     helper = Tool(
         name="slow", run=inner.run, input_schema=inner.input_schema, description="d", execution="same-invocation"
@@ -473,13 +473,13 @@ async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> Non
     ],
 )
 def test_options_without_a_meaning_are_refused(options: Any, text: str) -> None:
-    """Where the tool is written."""
+    """A tool refuses options that have no meaning together when it is made."""
     with pytest.raises(ConfigError, match=text):
         Tool(name="t", run=lambda arguments, ctx: None, **options)
 
 
 class Generated:
-    """Runs with random calls, and a model that asks about them or stops them at random."""
+    """Random background calls, and a model that asks about them or stops them."""
 
     def __init__(self) -> None:
         self.chance = random.Random(7)
@@ -511,7 +511,7 @@ class Generated:
 
 
 async def test_generated_runs() -> None:
-    """Calls that end early, late, never, after their deadline or with an error: one result each, delivered once."""
+    """Each of many random background calls has one result, which is delivered once."""
     generated = Generated()
 
     async def one(agent: Agent, telemetry: Captured) -> None:

@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 async def test_an_unknown_tool_is_a_result_that_suggests_others(telemetry: Captured) -> None:
-    """The model reads what it may have meant; the label of the metric is not its invention."""
+    """The result of an unknown tool suggests a similar name, and the name is no label of metrics."""
     [result] = await call(ToolCall("ecko", {"text": "x"}), tools=[echo])
     assert result.is_error
     assert result.response == "Unknown tool: 'ecko'. Did you mean 'echo'?"
@@ -50,7 +50,7 @@ async def test_an_unknown_tool_is_a_result_that_suggests_others(telemetry: Captu
 
 
 async def test_an_unknown_tool_among_thousands_is_compared_with_none_of_them() -> None:
-    """That would hold up the event loop; the model reads the first names."""
+    """The result of an unknown tool among thousands lists the first names without a suggestion."""
     tools = [Tool(name=f"tool_number_{number}", run=nothing) for number in range(2000)]
     [result] = await call(ToolCall("tool_nmber_7", {}), tools=tools)
     assert "Did you mean" not in str(result.response)
@@ -58,13 +58,13 @@ async def test_an_unknown_tool_among_thousands_is_compared_with_none_of_them() -
 
 
 async def test_an_unknown_tool_without_alternatives_says_so() -> None:
-    """Nothing is offered where there is nothing."""
+    """The result of an unknown tool says if no tools are available."""
     [result] = await call(ToolCall("x"))
     assert result.response == "Unknown tool: 'x'. No tools are available; answer without them."
 
 
 async def test_a_tool_that_was_removed_is_told_from_an_invented_one() -> None:
-    """A call to a tool that vanished between two iterations gets a result that says so."""
+    """The result of a call to a tool that was removed since it was offered says so."""
 
     class Changing:
         id = "changing"
@@ -81,7 +81,7 @@ async def test_a_tool_that_was_removed_is_told_from_an_invented_one() -> None:
 
 @pytest.mark.parametrize("arguments", ["{not json", '"text"', "[1]"])
 async def test_arguments_that_are_no_json_object_are_refused(telemetry: Captured, arguments: str) -> None:
-    """The tool is not run, and the model reads what to send."""
+    """Arguments that are no JSON object are refused, and the model reads what to send."""
     [result] = await call(ToolCall("echo", arguments), tools=[echo])
     assert result.is_error
     assert "Send one JSON object." in str(result.response)
@@ -90,13 +90,13 @@ async def test_arguments_that_are_no_json_object_are_refused(telemetry: Captured
 
 
 async def test_arguments_as_json_text_are_read() -> None:
-    """Raw text of a model is parsed."""
+    """Arguments that come as JSON text are parsed."""
     [result] = await call(ToolCall("echo", '{"text": "hi"}'), tools=[echo])
     assert result.response == "hi"
 
 
 async def test_arguments_that_violate_the_schema_are_refused_without_their_values(telemetry: Captured) -> None:
-    """The model reads which argument is wrong, and the value is repeated nowhere."""
+    """Arguments that violate the schema are refused with the argument's name and without its value."""
     [result] = await call(ToolCall("measure", {"length": "hunter2"}), tools=[measure])
     assert result.is_error
     assert "The arguments of 'measure' do not fit its schema: length" in str(result.response)
@@ -105,7 +105,7 @@ async def test_arguments_that_violate_the_schema_are_refused_without_their_value
 
 
 async def test_a_call_id_used_twice_is_run_once(telemetry: Captured) -> None:
-    """The id gets one result, which says that the second call was not run; both calls are spans."""
+    """A call id that is used twice runs once, and its result says that the second call was not run."""
     first, second = ToolCall("echo", {"text": "one"}, id="c"), ToolCall("echo", {"text": "two"}, id="c")
     [result] = await call(first, second, tools=[echo])
     assert str(result.response).startswith("one\n\nNote: you used the call id 'c' for several calls")
@@ -115,7 +115,7 @@ async def test_a_call_id_used_twice_is_run_once(telemetry: Captured) -> None:
 
 
 async def test_a_history_never_has_two_calls_of_one_id() -> None:
-    """What is sent next has one call and one result."""
+    """The next request has one call and one result of an id that was used twice."""
     model = ScriptedModel([ToolCall("echo", {"text": "1"}, id="c"), ToolCall("echo", {"text": "2"}, id="c")], "done")
     await within(Agent("a", model=model, tools=[echo]).run("x"))
     asked, answered = model.requests[1].messages[-2:]
@@ -127,7 +127,7 @@ async def test_a_history_never_has_two_calls_of_one_id() -> None:
 
 
 async def test_a_tool_that_raises_is_a_result(telemetry: Captured) -> None:
-    """The run goes on; the span failed with the type of what was raised, and says where."""
+    """An exception of a tool is a result for the model, and the span has its type and stack trace."""
 
     @tool
     async def explode() -> None:
@@ -147,7 +147,7 @@ async def test_a_tool_that_raises_is_a_result(telemetry: Captured) -> None:
 
 
 async def test_a_tool_error_chooses_what_the_model_reads(telemetry: Captured) -> None:
-    """Its text is passed on as it is, its type is `error.type`."""
+    """The text of a `ToolError` is the result, and its type is `error.type`."""
 
     @tool
     def book() -> None:
@@ -161,7 +161,7 @@ async def test_a_tool_error_chooses_what_the_model_reads(telemetry: Captured) ->
 
 @pytest.mark.parametrize("error", [TimeoutError("read timed out"), ExceptionGroup("several", [OSError("one")])])
 async def test_errors_of_any_kind_are_results(telemetry: Captured, error: Exception) -> None:
-    """Timeouts of the tool's own and groups are failures like others."""
+    """A `TimeoutError` or an exception group of a tool is a result for the model."""
 
     async def fail(arguments: Any, ctx: ToolContext) -> str:
         raise error
@@ -172,7 +172,7 @@ async def test_errors_of_any_kind_are_results(telemetry: Captured, error: Except
 
 
 async def test_a_tool_that_hangs_is_stopped(telemetry: Captured) -> None:
-    """Its timeout is a result for the model, and the run goes on."""
+    """A tool that hangs is stopped at its timeout, which is a result for the model."""
 
     async def hang(arguments: Any, ctx: ToolContext) -> str:
         await anyio.sleep_forever()
@@ -186,7 +186,7 @@ async def test_a_tool_that_hangs_is_stopped(telemetry: Captured) -> None:
 
 
 async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
-    """A sync tool cannot be stopped; the run does not wait for it."""
+    """A run does not wait for a thread that blocks beyond the timeout."""
     release = threading.Event()
     try:
         [result] = await call(
@@ -202,7 +202,7 @@ async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
 
 
 async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(telemetry: Captured) -> None:
-    """After as many blocked calls as there are slots, further sync tools still run."""
+    """Sync tools still run after as many blocked threads as there are slots."""
     release = threading.Event()
     blocked = named("blocked", lambda arguments, ctx: release.wait(60), timeout=0.05)
     quick = named("quick", lambda arguments, ctx: "ok")
@@ -217,7 +217,7 @@ async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(tel
 
 
 async def test_a_tool_that_does_not_let_itself_be_stopped_cannot_hold_the_run(telemetry: Captured) -> None:
-    """A tool that shields itself from its timeout is left behind like a thread."""
+    """A tool that shields itself from its timeout does not hold the run."""
     release = anyio.Event()
 
     async def stubborn(arguments: Any, ctx: ToolContext) -> str:
@@ -236,7 +236,7 @@ async def test_a_tool_that_does_not_let_itself_be_stopped_cannot_hold_the_run(te
 
 @pytest.mark.parametrize("value", [object(), {1: {object()}}, lambda: None])
 async def test_a_result_that_cannot_be_json_is_an_error(telemetry: Captured, value: object) -> None:
-    """It is named by its type; nothing breaks."""
+    """A result that cannot be JSON is an error that names its type."""
 
     async def odd(arguments: Any, ctx: ToolContext) -> object:
         return value
@@ -249,7 +249,7 @@ async def test_a_result_that_cannot_be_json_is_an_error(telemetry: Captured, val
 
 
 async def test_a_circular_result_is_an_error() -> None:
-    """A list that holds itself ends nobody's run."""
+    """A result that contains itself is an error, and the run goes on."""
 
     async def odd(arguments: Any, ctx: ToolContext) -> object:
         loop: list[Any] = []
@@ -264,7 +264,7 @@ async def test_a_circular_result_is_an_error() -> None:
     ("value", "size"), [("x" * 50_000_000, "50,000,000"), (["x" * 50_000_000], "over 262,144")], ids=["text", "data"]
 )
 async def test_a_result_of_50_megabytes_is_cut(telemetry: Captured, value: object, size: str) -> None:
-    """The model reads the beginning and how much there is at least; what is recorded is small, too."""
+    """A result of 50 megabytes is cut for the model and on the span."""
 
     async def big(arguments: Any, ctx: ToolContext) -> object:
         return value
@@ -279,7 +279,7 @@ async def test_a_result_of_50_megabytes_is_cut(telemetry: Captured, value: objec
 
 @pytest.mark.parametrize(("count", "written"), [(3, 3), (20, 20), (2000, 60)], ids=["small", "large", "too large"])
 async def test_a_large_result_is_written_in_a_thread_and_no_further_than_it_is_read(count: int, written: int) -> None:
-    """A small one stays on the event loop, where it costs least; of one that is cut the rest is never serialised."""
+    """A large result is written in a thread and only as far as it is read, and a small one in the event loop."""
     threads: list[int] = []
 
     class Row(pydantic.BaseModel):
@@ -314,7 +314,7 @@ async def test_a_large_result_is_written_in_a_thread_and_no_further_than_it_is_r
     ],
 )
 async def test_a_result_is_json_data_or_parts(value: object, response: object) -> None:
-    """Data stays data, and content that is not text is kept."""
+    """A result is JSON data or content parts."""
 
     async def give(arguments: Any, ctx: ToolContext) -> object:
         return value
@@ -324,7 +324,7 @@ async def test_a_result_is_json_data_or_parts(value: object, response: object) -
 
 
 async def test_a_sync_function_that_returns_an_awaitable_is_awaited() -> None:
-    """What only looks sync works all the same."""
+    """An awaitable that a sync function returns is awaited."""
 
     async def later() -> str:
         return "later"

@@ -28,7 +28,7 @@ async def forever() -> None:
 
 
 async def test_a_spawned_task_outlives_the_scope_that_spawned_it() -> None:
-    """Cancelling the caller's scope leaves it alone; it has the caller's context."""
+    """Cancelling the scope of the caller does not cancel a spawned task, which has the context of the caller."""
     done = anyio.Event()
     seen: list[str] = []
     token = variable.set("mine")
@@ -49,7 +49,7 @@ async def test_a_spawned_task_outlives_the_scope_that_spawned_it() -> None:
 
 
 async def test_a_failing_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """What nobody can be told is in the log, and the event loop goes on."""
+    """The exception of a spawned task is logged, and the event loop goes on."""
 
     async def fail() -> None:
         raise ValueError("lost")
@@ -65,7 +65,7 @@ async def test_a_failing_task_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_end_of_the_loop_cancels_what_was_spawned(backend: str) -> None:
-    """No task holds a loop that is shutting down."""
+    """The end of an event loop cancels its spawned tasks."""
     ended: list[str] = []
 
     async def work() -> None:
@@ -86,7 +86,7 @@ def test_the_end_of_the_loop_cancels_what_was_spawned(backend: str) -> None:
 
 
 async def test_a_callback_runs_in_its_loop_from_any_thread() -> None:
-    """It is called in the thread of the loop, which is woken for it."""
+    """`call_soon` calls a function in the thread of its event loop from any other thread."""
     token, done = current_token(), anyio.Event()
     threads: list[int] = []
 
@@ -102,7 +102,7 @@ async def test_a_callback_runs_in_its_loop_from_any_thread() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_callback_for_a_loop_that_is_gone_is_forgotten(backend: str) -> None:
-    """There is nobody left to be told."""
+    """`call_soon` does nothing if the event loop has ended."""
 
     async def main() -> Any:
         return current_token()
@@ -114,7 +114,7 @@ def test_a_callback_for_a_loop_that_is_gone_is_forgotten(backend: str) -> None:
 
 
 async def test_a_race_returns_what_the_function_returns() -> None:
-    """Result, arguments and context pass through."""
+    """`race` passes on the arguments, the context and the result of its function."""
 
     async def work(a: int, b: int) -> tuple[int, str]:
         await checkpoint()
@@ -135,14 +135,14 @@ class Delayed:
 
 
 async def test_a_race_awaits_any_awaitable() -> None:
-    """The function need not be a coroutine function."""
+    """`race` awaits any awaitable that its function returns."""
     with anyio.fail_after(60):
         assert await race(Delayed) == "late"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_race_raises_what_the_function_raises(*, at_once: bool) -> None:
-    """The exception is the very one, raised at once or later."""
+    """`race` raises the very exception that its function raises."""
     error = ValueError("x")
 
     async def later() -> None:
@@ -158,7 +158,7 @@ async def test_a_race_raises_what_the_function_raises(*, at_once: bool) -> None:
 
 
 async def test_a_cancelled_race_lets_the_function_clean_up() -> None:
-    """The caller leaves when the function has."""
+    """A cancelled `race` waits until its function has cleaned up."""
     ended: list[str] = []
 
     async def work() -> None:
@@ -177,7 +177,7 @@ async def test_a_cancelled_race_lets_the_function_clean_up() -> None:
 
 
 async def test_a_race_does_not_wait_for_ever() -> None:
-    """A function that does not let itself be cancelled is left behind, and does no harm when it ends."""
+    """A cancelled `race` leaves a function that ignores the cancellation behind, and ignores its end."""
     go, over = anyio.Event(), anyio.Event()
 
     async def stubborn() -> None:
@@ -198,7 +198,7 @@ async def test_a_race_does_not_wait_for_ever() -> None:
 
 
 async def test_a_function_that_swallows_its_cancellation_is_left_behind() -> None:
-    """The caller's cancellation goes through whatever the function returns."""
+    """A cancelled `race` raises the cancellation even if its function returns."""
 
     async def swallow() -> str:
         try:
@@ -214,7 +214,7 @@ async def test_a_function_that_swallows_its_cancellation_is_left_behind() -> Non
 
 
 async def test_a_cancellation_of_the_function_s_own_is_an_error(anyio_backend: str) -> None:
-    """The caller, which nobody cancelled, gets an error, and neither it nor the event loop is cancelled."""
+    """`race` raises an error if its function cancels itself, and the caller is not cancelled."""
     for _ in range(2):
         with anyio.fail_after(60), pytest.raises(ForeignCancellation):
             await race(cancel_itself, anyio_backend)
@@ -222,7 +222,7 @@ async def test_a_cancellation_of_the_function_s_own_is_an_error(anyio_backend: s
 
 
 async def test_many_races_at_the_same_time() -> None:
-    """Each caller gets its own result."""
+    """Each of many concurrent races returns its own result."""
     got: list[int] = []
 
     async def work(number: int) -> int:

@@ -1,4 +1,4 @@
-"""What tests of hubs share."""
+"""Fixtures of the tests of hubs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.discovery import Answering, AnsweringHub
 
 @pytest.fixture(params=["provider", "cached"])
 def make(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], Any]:
-    """Make a provider of an answer: asked directly, or through a cache."""
+    """Return a function that makes a provider of an answer, direct or behind a cache."""
 
     def provider(answer: Callable[[], Any]) -> Any:
         return Answering(answer) if request.param == "provider" else DiscoveryProvider(AnsweringHub(answer), id="odd")

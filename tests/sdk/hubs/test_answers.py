@@ -1,4 +1,4 @@
-"""What is a catalogue, and what a hub may not answer."""
+"""Answers of hubs: valid catalogues, and answers that fail a discovery."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 async def give(value: Any) -> Any:
-    """Return later."""
+    """Return a value from a coroutine."""
     return value
 
 
 @pytest.mark.parametrize("answer", [lambda: [add], lambda: (add,), lambda: give([add]), lambda: Later([add])])
 async def test_any_list_and_any_awaitable_of_one_is_a_catalogue(make: Any, answer: Callable[[], Any]) -> None:
-    """Awaitables need not be coroutines."""
+    """A hub may return any list, and any awaitable of one."""
     model = ScriptedModel("x")
     await within(Agent("a", model=model, providers=[make(answer)]).run("y"))
     assert [definition.name for definition in model.requests[0].tools] == ["add"]
@@ -49,7 +49,7 @@ async def test_hubs_may_answer_at_once_or_with_any_awaitable() -> None:
 
 
 async def test_an_empty_list_is_a_catalogue(telemetry: Captured, make: Any) -> None:
-    """A hub may have nothing."""
+    """An empty list is a valid catalogue."""
     await within(Agent("a", model=ScriptedModel("x"), providers=[make(list)]).run("y"))
     assert attributes(telemetry.span("discover_tools"))[semconv.DISCOVERY_TOOL_COUNT] == 0
 
@@ -78,7 +78,7 @@ def broken() -> list[Tool]:
 async def test_what_is_no_catalogue_fails_the_discovery(
     telemetry: Captured, make: Any, answer: Callable[[], Any], problem: str
 ) -> None:
-    """It is never taken for an empty one."""
+    """An answer that is no list of tools fails the discovery with `InvalidCatalog`."""
     error = await failed(agent_of(make(answer)), telemetry, "invalid_catalog")
     assert isinstance(error, InvalidCatalog)
     assert problem in str(error)
@@ -98,14 +98,14 @@ async def test_what_is_no_catalogue_fails_the_discovery(
     ],
 )
 async def test_garbage_is_an_error_and_never_an_empty_list(answer: object, problem: str) -> None:
-    """What is no catalogue is `InvalidCatalog`, and is not cached."""
+    """An invalid catalogue raises `InvalidCatalog` in a cached provider."""
     hub = FakeHub(lambda _: answer)
     with anyio.fail_after(60), pytest.raises(InvalidCatalog, match=problem):
         await DiscoveryProvider(hub, id="hub").list_tools(CTX)
 
 
 async def test_quarantine_leaves_only_what_is_broken_out() -> None:
-    """With `on_invalid="quarantine"` the good tools stay, and each broken one is told of."""
+    """`on_invalid="quarantine"` keeps the good tools and emits an event for each broken one."""
     broken = Tool(name="b", run=nothing, input_schema={"type": "objekt"})
     provider = DiscoveryProvider(FakeHub([*named("a"), broken]), id="hub", on_invalid="quarantine")
     with capture() as telemetry, anyio.fail_after(60):

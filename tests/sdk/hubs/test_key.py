@@ -1,4 +1,4 @@
-"""Who shares a list of a hub: tenants have their own, unless the key says otherwise."""
+"""Keys of cached lists: each tenant has its own list, unless `key` says otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 async def test_tenants_do_not_share() -> None:
-    """Each tenant has a list of its own, from a fetch of its own."""
+    """Each tenant gets its own list from its own fetch."""
     hub = FakeHub(lambda number: named(f"t{number}"))
     provider = DiscoveryProvider(hub, id="hub")
     with anyio.fail_after(60):
@@ -28,7 +28,7 @@ async def test_tenants_do_not_share() -> None:
 
 
 async def test_tenants_that_share_a_key_share_a_list() -> None:
-    """`key` says who may share, and `invalidate` takes such a key."""
+    """Contexts with the same `key` share a list, and `invalidate` takes such a key."""
     hub = FakeHub(lambda number: named(f"v{number}"))
     provider = DiscoveryProvider(hub, id="hub", key=lambda ctx: ctx.identity and ctx.identity.principal)
 
@@ -43,7 +43,7 @@ async def test_tenants_that_share_a_key_share_a_list() -> None:
 
 @pytest.mark.parametrize("key", [lambda ctx: [], lambda ctx: 1 / 0], ids=["unhashable", "raises"])
 async def test_a_key_that_is_none_fails(telemetry: Captured, key: Any) -> None:
-    """A key that cannot be had fails the discovery; tenants are never mixed instead."""
+    """A discovery fails if its key cannot be computed."""
     hub = FakeHub(named("a"))
     with pytest.raises(DiscoveryError, match="'hub' failed"):
         await ask(telemetry, DiscoveryProvider(hub, id="hub", key=key))

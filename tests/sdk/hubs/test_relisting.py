@@ -1,4 +1,4 @@
-"""A hub that this run has listed, and that cannot be listed again: its last tools serve the rest of the pass."""
+"""Hubs that cannot be listed again during a run: their last tools serve the rest of the pass."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refund() -> str:
 
 
 def flaky(*faults: BaseException | None) -> tuple[FakeHub, DiscoveryProvider]:
-    """Return a hub that fails as told, and its provider without a cache."""
+    """Return a hub that fails in the given order, and its provider without a cache."""
     hub = FakeHub([look_up, refund], faults=faults)
     return hub, DiscoveryProvider(hub, id="crm", ttl=0)
 
@@ -53,7 +53,7 @@ def agent_of(provider: Any, *steps: Any, **options: Any) -> Agent:
 
 
 async def test_the_last_tools_serve_the_rest(telemetry: Captured) -> None:
-    """The run goes on, also through the back-off, and says so: degraded, an event, the cache of its span."""
+    """The last tools of a hub serve the rest of a run, which is degraded and emits `tools.catalog_stale`."""
     hub, provider = flaky(None, OSError("down"))
     agent = agent_of(provider)
     stale: list[ToolsCatalogStale] = []
@@ -69,7 +69,7 @@ async def test_the_last_tools_serve_the_rest(telemetry: Captured) -> None:
 
 
 async def test_a_first_listing_is_loud() -> None:
-    """A hub that this run has not listed ends it, whatever earlier runs have listed."""
+    """A run ends if a hub that it has not listed yet fails, even if an earlier run has listed it."""
     _, provider = flaky(None, None, None, OSError("down"))
     agent = agent_of(provider, ToolCall("look_up", {}), ToolCall("look_up", {}), "done", "never")
     await agent.run("go")
@@ -78,14 +78,14 @@ async def test_a_first_listing_is_loud() -> None:
 
 
 async def test_on_stale_fail() -> None:
-    """`on_stale="fail"` ends the run."""
+    """A failed listing ends the run with `on_stale="fail"`."""
     _, provider = flaky(None, OSError("down"))
     with pytest.raises(DiscoveryError, match="down"):
         await agent_of(provider, on_stale="fail").run("go")
 
 
 async def test_a_revoked_identity() -> None:
-    """A hub that refuses the identity ends the run: its rights may have been revoked."""
+    """A run ends if its hub refuses the identity."""
     _, provider = flaky(None, DiscoveryError("crm", "no longer allowed", error_kind="auth"))
     with pytest.raises(DiscoveryError, match="no longer allowed"):
         await agent_of(provider).run("go")
@@ -95,14 +95,14 @@ async def test_a_revoked_identity() -> None:
 
 
 async def test_gates_are_asked_again() -> None:
-    """Tools behind a gate are not served without it."""
+    """The last tools of a hub behind a gate are not served."""
     _, provider = flaky(None, OSError("down"))
     with pytest.raises(DiscoveryError, match="down"):
         await agent_of(gated_tools(provider, lambda _tool, _ctx: True)).run("go")
 
 
 async def test_rules_decide_first() -> None:
-    """A rule that ends the run at such a failure ends it."""
+    """A reliability rule may end the run at a failed listing."""
     _, provider = flaky(None, OSError("down"))
     rules = Reliability([Rule(when=lambda s: s.operation == "discovery", then=fail_fast(), kind="strict")])
     with pytest.raises(ReliabilityFailFast):
@@ -110,7 +110,7 @@ async def test_rules_decide_first() -> None:
 
 
 async def test_a_resumed_pass_lists_anew() -> None:
-    """A run that continues elsewhere or later does not use what an earlier pass has listed."""
+    """A resumed run does not use the lists of an earlier pass."""
     hub, provider = flaky()
     agent = agent_of(provider, ToolCall("refund", {}), "done")
     paused = await agent.run("go")
@@ -122,6 +122,6 @@ async def test_a_resumed_pass_lists_anew() -> None:
 
 
 def test_an_unknown_value() -> None:
-    """What is neither `serve` nor `fail` is refused."""
+    """A value of `on_stale` other than `serve` or `fail` is refused."""
     with pytest.raises(ConfigError, match="on_stale='quietly'"):
         agent_of(flaky()[1], on_stale="quietly")

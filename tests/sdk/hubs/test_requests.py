@@ -1,4 +1,4 @@
-"""Requests to hubs: what a hub did, whoever waited for it, and however late the process noticed."""
+"""Requests to hubs: their outcomes, times and objectives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def requests(telemetry: Captured, provider_id: str = "hub") -> list[dict[str, An
 
 
 async def test_each_request_is_measured_once(telemetry: Captured) -> None:
-    """Hits and joined callers are none; the wait of each run is measured beside it."""
+    """A request that many runs share is measured once, and the wait of each run is measured beside it."""
     hub = FakeHub(named("a"), latency=0.01)
     runner = agent_of(DiscoveryProvider(hub, id="hub"))
     with anyio.fail_after(60):
@@ -56,7 +56,7 @@ async def test_each_request_is_measured_once(telemetry: Captured) -> None:
 
 
 async def test_each_attempt_of_a_rule_is_a_request(telemetry: Captured) -> None:
-    """A hub that works at its third call completes a run whose rule allows three, whatever the back-off."""
+    """Each attempt that a rule makes is a request, also during the back-off."""
     hub = FakeHub(named("a"), faults=[CAUSE, CAUSE])
     runner = agent_of(DiscoveryProvider(hub, id="hub", clock=Clock()), reliability=Reliability(post_decide=[AGAIN]))
     assert (await within(runner.run("x"))).output == "hi"
@@ -69,7 +69,7 @@ async def test_each_attempt_of_a_rule_is_a_request(telemetry: Captured) -> None:
 
 
 async def test_wrappers_count_no_request_twice(telemetry: Captured) -> None:
-    """A gate and a combination ask the hub once, under the hub's own name and objective."""
+    """A gate and a combination of a hub count no request of their own."""
     provider = DiscoveryProvider(FakeHub(named("a")), id="hub", objective=0.5)
     both = combined(gated_tools(provider, lambda tool, ctx: True), patience=30.0)
     await within(agent_of(both).run("x"))
@@ -98,7 +98,7 @@ class Own:
 
 
 class Sync(Own):
-    """The same without `async`."""
+    """A provider of an application with a sync `list_tools`."""
 
     def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:  # type: ignore[override]
         """Answer, or fail."""
@@ -109,7 +109,7 @@ class Sync(Own):
 
 @pytest.mark.parametrize("kind", [Own, Sync])
 async def test_providers_of_applications_are_measured_too(telemetry: Captured, kind: type[Own]) -> None:
-    """Their answers and failures are those of a hub, unless they say that a list was cached."""
+    """Listings of an application's provider are measured as requests, except cached ones."""
     await within(agent_of(kind()).run("x"))
     with pytest.raises(DiscoveryError):
         await within(agent_of(kind(fault=CAUSE)).run("x"))
@@ -119,7 +119,7 @@ async def test_providers_of_applications_are_measured_too(telemetry: Captured, k
 
 
 class Wrapper:
-    """A provider of an application that asks another one."""
+    """A provider of an application that asks another provider."""
 
     id = "hub"
 
@@ -127,12 +127,12 @@ class Wrapper:
         self.inner = inner
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        """Ask the other one."""
+        """Ask the other provider."""
         return await self.inner.list_tools(ctx)
 
 
 async def test_a_wrapper_of_an_application_makes_no_requests(telemetry: Captured) -> None:
-    """What it wraps does; and who is refused by the back-off asks nobody."""
+    """A wrapper of an application counts no request of its own, and a refusal by the back-off is none."""
     hub = FakeHub(named("a"), faults=[None, CAUSE])
     runner = agent_of(Wrapper(DiscoveryProvider(hub, id="hub", ttl=0, clock=Clock())))
     await within(runner.run("x"))
@@ -143,7 +143,7 @@ async def test_a_wrapper_of_an_application_makes_no_requests(telemetry: Captured
 
 
 def test_requests_of_tenants_are_those_of_one_hub(telemetry: Captured) -> None:
-    """Each key has a request of its own; the hub is one."""
+    """Requests of several tenants are counted for one hub."""
     runner = agent_of(DiscoveryProvider(FakeHub(named("a")), id="hub"))
     for tenant in ("t1", "t2"):
         runner.run_sync("x", identity=Identity(tenant=tenant))
@@ -154,7 +154,7 @@ def test_requests_of_tenants_are_those_of_one_hub(telemetry: Captured) -> None:
 
 
 async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
-    """Objective, address, size and time of the last success come with the first discovery."""
+    """The objective, address, size and last success of a hub are exported with the first discovery."""
     hub = FakeHub(named("a", "b"))
     vars(hub).update(server_address="hub.example.com", server_port=8443)
     await ask(telemetry, DiscoveryProvider(hub, id="hub", objective=0.2))
@@ -166,7 +166,7 @@ async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
 
 
 async def test_what_is_declared_about_a_hub_is_exported(telemetry: Captured) -> None:
-    """Its SLO as a gauge; owner and runbook as labels of one that is 1."""
+    """The SLO of a hub is a gauge, and its owner and runbook are labels of another one."""
     declared: dict[str, Any] = {
         "objective": 0.1,
         "slo": 0.99,
@@ -182,7 +182,7 @@ async def test_what_is_declared_about_a_hub_is_exported(telemetry: Captured) -> 
 
 @pytest.mark.parametrize("options", [{"slo": 0.99}, {"slo": 1.0, "objective": 1.0}, {"slo": 0, "objective": 1.0}])
 async def test_an_slo_is_a_share_beside_an_objective(options: dict[str, Any]) -> None:
-    """Otherwise the provider is refused, by its id."""
+    """A provider is refused if its SLO is no share below 1 or has no objective."""
     with pytest.raises(ConfigError, match=r"provider 'hub': slo=\S+ must be a share below 1 beside an objective"):
         agent_of(DiscoveryProvider(FakeHub(), id="hub", **options))
 
@@ -190,7 +190,7 @@ async def test_an_slo_is_a_share_beside_an_objective(options: dict[str, Any]) ->
 @pytest.mark.telemetry(fixed=True)
 @pytest.mark.parametrize(("objective", "over"), [(0.0009, 1), (0.001, 0)])
 async def test_requests_over_the_objective_are_counted(telemetry: Captured, objective: float, over: int) -> None:
-    """Exactly, whatever the bounds of the histogram, and from the first one on: by this clock one takes 1 ms."""
+    """A request over the objective is counted, and one that takes exactly the objective is not."""
 
     class Immediate:
         """A hub that the event loop cannot delay: its delay is measured by the real clock."""
@@ -208,14 +208,14 @@ async def test_requests_over_the_objective_are_counted(telemetry: Captured, obje
 
 
 async def test_nothing_is_over_an_objective_that_nobody_declared(telemetry: Captured) -> None:
-    """The counter has no series then: what nobody promised is neither kept nor broken."""
+    """A hub without an objective has no counter of requests over it."""
     await ask(telemetry, DiscoveryProvider(FakeHub(named("a")), id="hub"))
     with pytest.raises(LookupError, match="0 points"):
         telemetry.value(semconv.HUB_OVER_OBJECTIVE)
 
 
 async def test_a_round_trip_that_fails_or_hangs_is_judged_too(telemetry: Captured) -> None:
-    """By how long it took, with its error; its exemplar leads to its span."""
+    """A request that times out counts as over the objective, with its error and an exemplar of its span."""
     hub = FakeHub(named("a"), latency=math.inf)
     with pytest.raises(DiscoveryTimeout):
         await ask(telemetry, DiscoveryProvider(hub, id="hub", objective=0.001, timeout=0.05))
@@ -225,7 +225,7 @@ async def test_a_round_trip_that_fails_or_hangs_is_judged_too(telemetry: Capture
 
 
 async def test_any_answer_ends_the_silence(telemetry: Captured) -> None:
-    """An error and a refused connection are answers; a timeout is none."""
+    """An error or a refused connection ends the time without an answer, and a timeout does not."""
     hub = FakeHub(named("a"), faults=[None, None, CAUSE], latency=math.inf)
     runner = agent_of(DiscoveryProvider(hub, id="hub", ttl=0, timeout=0.02, clock=Clock()), reliability=None)
     with pytest.raises(DiscoveryError):
@@ -243,7 +243,7 @@ async def test_any_answer_ends_the_silence(telemetry: Captured) -> None:
 
 
 async def test_slow_answers_in_a_row_are_counted(telemetry: Captured) -> None:
-    """An answer within the objective starts anew."""
+    """Slow answers in a row are counted, and an answer within the objective resets the count."""
     hub = FakeHub(named("a"), latency=0.15)
     runner = agent_of(DiscoveryProvider(hub, id="hub", ttl=0, objective=0.1))
     for streak in (1, 2, 3):
@@ -256,7 +256,7 @@ async def test_slow_answers_in_a_row_are_counted(telemetry: Captured) -> None:
 
 
 async def test_a_busy_process_does_not_blame_its_hub(telemetry: Captured) -> None:
-    """While the event loop stands still, the hub is not late: the request is not over the objective."""
+    """The time for which the event loop stands still does not count against the hub's objective."""
 
     async def compute() -> None:
         time.sleep(0.3)  # noqa: ASYNC251  (as code does that has a lot to compute)

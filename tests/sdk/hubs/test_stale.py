@@ -1,4 +1,4 @@
-"""When a hub's old list is served instead of a new one, and what is told of it."""
+"""Old lists of hubs that are served instead of new ones, and the telemetry of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 async def test_stale_while_revalidate_serves_the_old_list_and_refreshes_once() -> None:
-    """Callers are served at once while one background fetch, a trace of its own, brings the new list."""
+    """`stale_while_revalidate` serves the old list at once while one background fetch brings the new one."""
     clock = Clock()
     hub = FakeHub(lambda number: named(f"v{number}"))
     provider = DiscoveryProvider(hub, id="hub", ttl=10, stale_while_revalidate=100, clock=clock)
@@ -44,7 +44,7 @@ async def test_stale_while_revalidate_serves_the_old_list_and_refreshes_once() -
 
 
 async def test_stale_if_error_serves_the_old_list_and_says_so() -> None:
-    """A list that is not too old is served when a fetch fails; beyond that the failure is raised."""
+    """`stale_if_error` serves an old list when a fetch fails, and raises the failure when the list is too old."""
     clock = Clock()
     hub = FakeHub(named("a"), faults=[None, OSError("down"), OSError("down")])
     provider = DiscoveryProvider(hub, id="hub", ttl=10, stale_if_error=50, clock=clock)
@@ -63,7 +63,7 @@ async def test_stale_if_error_serves_the_old_list_and_says_so() -> None:
 
 @pytest.mark.parametrize("within", [None, SOON, 2 * SOON])
 async def test_the_old_list_is_served_when_the_hub_hangs(telemetry: Captured, within: float | None) -> None:
-    """`stale_if_error` holds for timeouts too, whatever the limit of the run, and so does the back-off."""
+    """`stale_if_error` serves the old list after a timeout too, and the back-off holds."""
     clock = Clock()
     hub = HangingHub(named("a"))
     provider = DiscoveryProvider(hub, id="hub", ttl=10, timeout=SOON, stale_if_error=100, clock=clock)
@@ -78,7 +78,7 @@ async def test_the_old_list_is_served_when_the_hub_hangs(telemetry: Captured, wi
 
 
 async def test_the_previous_catalogue_is_used_meanwhile(telemetry: Captured) -> None:
-    """The run is degraded by an old catalogue, too; the next one has the new tools."""
+    """The old catalogue is used while a background discovery is pending, and the run is degraded."""
     hub = Late()
     hub.release.set()
     talk = Talk(late(hub, ttl=0))
@@ -94,7 +94,7 @@ async def test_the_previous_catalogue_is_used_meanwhile(telemetry: Captured) -> 
 
 
 async def test_the_previous_catalogue_replaces_a_failure_in_the_background(telemetry: Captured) -> None:
-    """`stale_if_error` applies to it; its event has the error."""
+    """`stale_if_error` serves the old catalogue after a failure in the background, with an event."""
     hub = Late()
     hub.release.set()
     talk = Talk(late(hub, ttl=0, stale_if_error=600))
@@ -128,7 +128,7 @@ async def test_a_hub_that_never_answered_has_no_last_known_catalogue(telemetry: 
 
 @pytest.mark.parametrize("shielded", [True, False])
 async def test_a_refresh_that_hangs_is_a_timeout(telemetry: Captured, *, shielded: bool) -> None:
-    """In the background nobody waits; its span says what happened, and the next one can begin."""
+    """A background refresh that hangs ends as a timeout, and a later one can begin."""
     clock = Clock()
     over = anyio.Event()
 
@@ -163,7 +163,7 @@ async def test_a_refresh_that_hangs_is_a_timeout(telemetry: Captured, *, shielde
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_refresh_that_ends_with_its_event_loop_is_no_failure(backend: str) -> None:
-    """A hub that was not given the time to answer is not backed off from."""
+    """A refresh that its event loop ended causes no back-off."""
     clock = Clock()
     hub = FakeHub(lambda number: named(f"v{number}"))
     provider = DiscoveryProvider(hub, id="hub", ttl=10, stale_while_revalidate=10, clock=clock)
@@ -185,7 +185,7 @@ def test_a_refresh_that_ends_with_its_event_loop_is_no_failure(backend: str) -> 
 
 
 async def test_a_refresh_is_a_request_for_which_no_run_waits(telemetry: Captured) -> None:
-    """It is measured as a request, and not as a wait."""
+    """A background refresh is measured as a request and not as the wait of a run."""
     clock = Clock()
     hub = FakeHub(named("a"))
     runner = agent_of(DiscoveryProvider(hub, id="hub", ttl=10, stale_while_revalidate=10, clock=clock))
@@ -204,7 +204,7 @@ async def test_a_refresh_is_a_request_for_which_no_run_waits(telemetry: Captured
 
 
 async def test_a_refresh_in_the_background_is_judged_too(telemetry: Captured) -> None:
-    """Nobody waits for it, but it says how fast the hub is."""
+    """A background refresh is measured against the objective of the hub."""
     clock = Clock()
     provider = DiscoveryProvider(
         FakeHub(named("a")), id="hub", ttl=10, stale_while_revalidate=10, objective=1e-9, clock=clock
@@ -218,7 +218,7 @@ async def test_a_refresh_in_the_background_is_judged_too(telemetry: Captured) ->
 
 
 async def test_what_a_hub_says_of_a_refresh_is_on_the_span_of_the_refresh(telemetry: Captured) -> None:
-    """Not on that of the run which set it off, whose discovery made no round trip."""
+    """The attributes that a hub adds to a refresh are on the span of the refresh, not on that of the run."""
     clock, hub = Clock(), PromisingHub(lifetime=10)
     provider = DiscoveryProvider(hub, id="hub", stale_while_revalidate=100, clock=clock)
     agent = Agent("a", model=FunctionModel(lambda request: "x"), providers=[provider])
@@ -238,7 +238,7 @@ async def test_what_a_hub_says_of_a_refresh_is_on_the_span_of_the_refresh(teleme
 
 
 async def test_a_gate_before_a_cache_succeeds_when_the_hub_does(telemetry: Captured) -> None:
-    """What it lets through of an old catalogue is no round trip: that the hub is down must not be hidden by it."""
+    """A gate that serves a cached or stale list does not change the hub's time of last success."""
     clock = Clock()
     hub = FakeHub(named("a"), faults=[None, OSError("down")])
     cached = DiscoveryProvider(hub, id="hub", ttl=10, stale_if_error=3600, clock=clock)

@@ -1,4 +1,4 @@
-"""The command line tool, with commands of the tests' own."""
+"""The command line tool, with commands that the tests declare."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def greet(options: Namespace) -> int:
-    """Work."""
+    """Print the greetings."""
     sys.stdout.write("hello " * options.times)
     return 7
 
 
 def misconfigured(options: Namespace) -> int:
-    """Refuse an option."""
+    """Refuse the option."""
     raise ConfigError("--times: must be a prime")
 
 
 def failing(options: Namespace) -> int:
-    """Fail at the work."""
+    """Fail with an error."""
     raise PellucidError("the hub has gone")
 
 
 def interrupted(options: Namespace) -> int:
-    """Be interrupted."""
+    """Raise `KeyboardInterrupt`."""
     raise KeyboardInterrupt
 
 
@@ -67,7 +67,7 @@ NO_COMMAND = "not a command"
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that makes objects of this module, or of one that is not there, the installed commands."""
+    """Return a function that installs objects of a module as commands."""
 
     def install(*names: str, module: str = __name__) -> None:
         points = EntryPoints(EntryPoint(name.lower(), f"{module}:{name}", GROUP) for name in names)
@@ -79,7 +79,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_runs_the_command_with_its_options_and_returns_its_exit_code(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`pellucid greet --times 2` runs the command that an entry point names, and its exit code is the process's."""
+    """`pellucid greet --times 2` runs the command of an entry point and returns its exit code."""
     install("GREET")
     assert main(["greet", "--times", "2"]) == 7
     assert capsys.readouterr().out == "hello hello "
@@ -100,14 +100,14 @@ def test_help_lists_the_installed_commands(install: Callable[..., None], capsys:
 def test_without_a_command_help_goes_to_stderr(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`pellucid` alone is a mistake, and shows what could have been meant."""
+    """`pellucid` alone prints its help on stderr."""
     install("GREET")
     assert main([]) == 2
     assert "greet" in capsys.readouterr().err
 
 
 def test_an_unknown_command_names_the_nearest(install: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    """A slip of the finger is a mistake with code 2, and its remedy."""
+    """An unknown command ends with code 2 and the nearest name."""
     install("GREET", "FAILING")
     with pytest.raises(SystemExit) as exit_:
         main(["gret", "--times", "2"])
@@ -126,7 +126,7 @@ def test_an_unknown_command_names_the_nearest(install: Callable[..., None], caps
 def test_failures_are_messages_and_exit_codes(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str], name: str, code: int, message: str
 ) -> None:
-    """What a command raises ends as one line on stderr and an exit code, never as a traceback."""
+    """An exception of a command becomes one line on stderr and an exit code."""
     install(name)
     assert main([name.lower()]) == code
     assert capsys.readouterr().err == message
@@ -142,7 +142,7 @@ def test_failures_are_messages_and_exit_codes(
 def test_help_ends_with_examples(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str], words: list[str], examples: str
 ) -> None:
-    """Those of the command, and in the help of a nested command its own."""
+    """The help of a command ends with its examples, and that of a nested command with its own."""
     install("GREET")
     with pytest.raises(SystemExit):
         main([*words, "--help"])
@@ -163,7 +163,7 @@ COMPLETE = {
 def test_a_shell_completes_commands_options_choices_and_files(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
 ) -> None:
-    """In each shell that is installed; the script is written for all."""
+    """The completion script of each shell completes commands, options, choices and files."""
     install("GREET", "FAILING")
     assert main(["--print-completion", shell]) == 0
     script = tmp_path / "script"
@@ -200,7 +200,7 @@ def test_a_shell_completes_commands_options_choices_and_files(
 def test_completion_without_shtab_is_refused(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is an extra, which is named."""
+    """`--print-completion` without shtab names the extra."""
     install("GREET")
     monkeypatch.setattr("pellucid.cli.find_spec", lambda name: None)
     assert main(["--print-completion", "bash"]) == 2
@@ -208,7 +208,7 @@ def test_completion_without_shtab_is_refused(
 
 
 def install_package(folder: Path, name: str, *points: str) -> None:
-    """Write the metadata of a package with entry points; `{}` in them stands for this module."""
+    """Write the metadata of a package with entry points, in which `{}` stands for this module."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -218,7 +218,7 @@ def install_package(folder: Path, name: str, *points: str) -> None:
 def test_a_command_is_loaded_without_the_others_of_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command starts without importing those beside it, which cost time and memory."""
+    """A command starts without importing the other commands of its package."""
     install_package(tmp_path, "one", "greet = {}:GREET", "other = no_such_module_of_pellucid:OTHER")
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["greet"]) == 7
@@ -228,7 +228,7 @@ def test_a_command_is_loaded_without_the_others_of_its_package(
 def test_two_packages_with_the_same_command_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that two installed packages declare is not run: both are named, with the remedy; the others work."""
+    """A command that two packages declare is not run, and the error names both."""
     install_package(tmp_path, "one", "greet = {}:GREET", "failing = {}:FAILING")
     install_package(tmp_path, "two", "hello = {}:GREET")
     monkeypatch.syspath_prepend(tmp_path)
@@ -246,7 +246,7 @@ def test_two_packages_with_the_same_command_are_named(
 def test_a_broken_command_does_not_break_the_others(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that is none is named on stderr, and the others work."""
+    """An invalid command is named on stderr, and the others work."""
     install("GREET", "NO_COMMAND")
     assert main(["greet"]) == 7
     assert "'no_command'" in capsys.readouterr().err
@@ -255,14 +255,14 @@ def test_a_broken_command_does_not_break_the_others(
 def test_a_command_that_cannot_be_imported_is_named(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An entry point into a module that is not there is reported with the reason."""
+    """A command whose module is missing is named on stderr with the reason."""
     install("GREET", module="no_such_module_of_pellucid")
     assert main([]) == 2
     assert "No module named 'no_such_module_of_pellucid'" in capsys.readouterr().err
 
 
 def test_version_of_the_installed_command() -> None:
-    """`python -m pellucid` is the command; it prints the version, in a process of its own."""
+    """`python -m pellucid --version` prints the version."""
     ran = subprocess.run(
         [sys.executable, "-m", "pellucid", "--version"],
         capture_output=True,
@@ -274,7 +274,7 @@ def test_version_of_the_installed_command() -> None:
 
 
 def test_a_reader_that_leaves_is_not_a_traceback() -> None:
-    """`pellucid ... | head` ends without noise when the reader has gone."""
+    """A reader that closes the pipe early causes no traceback."""
     script = (
         "import sys; from pellucid import cli;"
         "many = cli.Command(name='x', help='', add_arguments=lambda p: None, run=lambda o: print('x\\n' * 10**6) or 0);"

@@ -1,4 +1,4 @@
-"""What importing the SDK costs and promises."""
+"""Costs and promises of importing the SDK."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ LAZY_FACES = ("models", "providers", "selection", "telemetry", "testing", "tools
 
 
 def modules_after(code: str) -> list[str]:
-    """Return the modules that a process has loaded after some code."""
+    """Return the modules that a process has loaded after running a piece of code."""
     code += "; import sys; print('\\n'.join(sys.modules))"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
 def test_import_loads_nothing_that_is_optional_or_heavy() -> None:
-    """Importing an agent loads no SDK of OpenTelemetry, no exporter, no extra, nothing that only some tools need."""
+    """Importing an agent loads no OpenTelemetry SDK, no exporter and no extra."""
     loaded = modules_after("import pellucid.testing; from pellucid import Agent, DiscoveryProvider, Reliability, tool")
     found = [name for name in loaded if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
     assert found == []
 
 
 def test_names_are_loaded_at_their_first_use() -> None:
-    """`import pellucid` loads no other package and no room; rooms are attributes without an import."""
+    """`import pellucid` loads no room, and rooms are attributes without an import."""
     loaded = modules_after("import pellucid")
     assert [name for name in loaded if name.startswith(("anyio", "opentelemetry", "pellucid."))] == [
         "pellucid.module_names",
@@ -105,7 +105,7 @@ def test_names_are_loaded_at_their_first_use() -> None:
 
 
 def test_a_first_run_loads_no_code_for_what_it_does_not_use() -> None:
-    """Telemetry, hubs, lazy tools, policies and reliability cost nothing until an agent has them."""
+    """A first run loads no module of features that the agent does not use."""
     loaded = first_run()
     assert "pellucid.run.loop" in loaded
     assert [name for name in UNUSED if f"pellucid.{name}" in loaded] == []
@@ -113,7 +113,7 @@ def test_a_first_run_loads_no_code_for_what_it_does_not_use() -> None:
 
 
 def test_what_records_is_loaded_before_the_first_run_with_telemetry() -> None:
-    """Loading it takes so long that the event loop of a run would stand still."""
+    """Configured telemetry loads the search for secrets before the first run."""
     agent = "from pellucid import Agent; from pellucid.testing import ScriptedModel; Agent('a', model=ScriptedModel())"
     opentelemetry = (
         "from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
@@ -129,7 +129,7 @@ def test_what_records_is_loaded_before_the_first_run_with_telemetry() -> None:
 
 @pytest.mark.parametrize("room", LAZY_FACES)
 def test_names_of_rooms_are_there_however_they_are_loaded(room: str) -> None:
-    """Each name that a room lists is an attribute and in `dir()`, also after all modules of the room were imported."""
+    """Each name that a room lists is an attribute, and no module of the room hides it."""
     code = (
         "import importlib, pkgutil\n"
         f"room = importlib.import_module('pellucid.{room}')\n"
@@ -145,7 +145,7 @@ def test_names_of_rooms_are_there_however_they_are_loaded(room: str) -> None:
 
 
 def test_a_misspelt_name_is_reported() -> None:
-    """The errors are those of a module whose names are all there."""
+    """A misspelt name raises the usual errors of a module."""
     with pytest.raises(AttributeError, match=r"^module 'pellucid' has no attribute 'Agnet'$"):
         pellucid.Agnet  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(ImportError, match=r"^cannot import name 'Agnet' from 'pellucid' "):
@@ -154,14 +154,14 @@ def test_a_misspelt_name_is_reported() -> None:
 
 
 def test_public_names_exist() -> None:
-    """`pellucid.__all__` has no repetition, and every name in it is there."""
+    """`pellucid.__all__` lists each name once, and every name exists."""
     assert len(pellucid.__all__) == len(set(pellucid.__all__))
     assert [name for name in pellucid.__all__ if not hasattr(pellucid, name)] == []
 
 
 @pytest.mark.parametrize("metric", ALL_METRICS, ids=lambda metric: metric.name)
 def test_histograms_have_float_bounds_of_their_own(metric: semconv.Metric) -> None:
-    """Every histogram advises ascending float bounds, so that `le` never depends on the type of a number."""
+    """Every histogram has ascending float bounds, and other metrics have none."""
     if metric.kind == "histogram":
         assert metric.buckets
         assert list(metric.buckets) == sorted(set(metric.buckets))
@@ -171,13 +171,13 @@ def test_histograms_have_float_bounds_of_their_own(metric: semconv.Metric) -> No
 
 
 def test_metric_labels_are_a_closed_list_without_ids() -> None:
-    """No instrument has the id of a run, call or conversation among its labels."""
+    """No metric has the id of a run, a call or a conversation among its labels."""
     forbidden = {semconv.RUN_ID, semconv.TOOL_CALL_ID, semconv.CONVERSATION_ID}
     assert [metric.name for metric in ALL_METRICS if forbidden & set(metric.attributes)] == []
 
 
 def test_exporters_load_only_what_is_used() -> None:
-    """Importing the package and its pytest plugins loads no exporter and no replay; all names are there."""
+    """Importing `pellucid_exporters` and its pytest plugins loads no exporter, and all names exist."""
     code = (
         "import importlib, sys, pellucid_exporters, pellucid_exporters.pytest_plugin\n"
         "packages = [importlib.import_module(name.partition('.')[0])\n"
@@ -191,7 +191,7 @@ def test_exporters_load_only_what_is_used() -> None:
 
 
 def test_otlp_over_http_loads_no_grpc() -> None:
-    """`configure(otlp=...)` loads the transport that it uses."""
+    """`configure(otlp=...)` over HTTP loads no gRPC."""
     code = (
         "import sys, pellucid_exporters\n"
         "telemetry = pellucid_exporters.configure('x', otlp='http://127.0.0.1:1')\n"

@@ -1,4 +1,4 @@
-"""Old names of arguments and attributes: each works as before, and warns with the new one."""
+"""Old names of arguments and attributes: each works as before, with a warning that names the new one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def job(**options: Any) -> Tool:
     ],
 )
 def test_an_old_name_is_the_new_one(make: Callable[..., Any], old: str, new: str, value: Any) -> None:
-    """As an argument and as an attribute, each with one warning, which names the new one."""
+    """An old name works as an argument and as an attribute, each with one warning that names the new one."""
     with pytest.warns(DeprecationWarning, match=rf"\({old}=\) is deprecated; use `{new}=`$") as caught:
         made = make(**{old: value})
     assert len(caught) == 1
@@ -91,14 +91,14 @@ def test_an_old_name_is_the_new_one(make: Callable[..., Any], old: str, new: str
     ],
 )
 def test_a_warning_is_shown_where_the_old_argument_is(use: Callable[[], Any]) -> None:
-    """Of a class, a function and a method."""
+    """A warning points to the line with the old argument of a class, a function or a method."""
     with pytest.warns(DeprecationWarning, match=r"^[\w.]+\(deadline=\) is deprecated; use `\w+=`$") as caught:
         use()
     assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_what_the_model_reads_of_a_result() -> None:
-    """Its output, or its error; the old name of that, and of the argument of `of`, warn."""
+    """The old names of `ExternalResult.of(output=)` and `output_or_error` work with a warning."""
     with pytest.warns(DeprecationWarning, match=r"ExternalResult.of\(content=\) is deprecated; use `output=`$"):
         result: Any = ExternalResult.of("r", "failed", content="no luck")  # type: ignore[call-arg]
     with pytest.warns(DeprecationWarning, match=r"ExternalResult.content is deprecated; use `output_or_error`$"):
@@ -106,7 +106,7 @@ def test_what_the_model_reads_of_a_result() -> None:
 
 
 def test_a_signature_has_the_new_name_only() -> None:
-    """As `help` and editors show it."""
+    """The signature of a class shows the new name only."""
     names = inspect.signature(Limits).parameters
     assert ("timeout" in names, "deadline" in names) == (True, False)
 
@@ -114,7 +114,7 @@ def test_a_signature_has_the_new_name_only() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("context", [ToolContext, DiscoveryContext])
 async def test_contexts_still_speak_the_clock_of_the_event_loop(context: Any) -> None:
-    """What is given and read by the old name is a time of the loop; without a limit it is None."""
+    """`deadline` of a context is a time of the event loop, and None without a limit."""
     end = anyio.current_time() + 60
     with pytest.warns(DeprecationWarning, match="use `expires_at=`"):
         ctx = context(deadline=end)
@@ -127,7 +127,7 @@ async def test_contexts_still_speak_the_clock_of_the_event_loop(context: Any) ->
 
 
 def test_a_context_can_be_made_without_an_event_loop() -> None:
-    """As in tests of a tool; the old name is then a time of asyncio's clock."""
+    """`deadline` of a context that is made without an event loop is a time of asyncio's clock."""
     ctx: Any = ToolContext(expires_at=datetime.now(UTC) + timedelta(seconds=60))
     with pytest.warns(DeprecationWarning, match="use `expires_at`"):
         assert ctx.deadline == pytest.approx(time.monotonic() + 60, abs=30)
@@ -135,7 +135,7 @@ def test_a_context_can_be_made_without_an_event_loop() -> None:
 
 @pytest.mark.anyio
 async def test_tools_and_providers_learn_when_their_run_must_end() -> None:
-    """The same instant, in UTC, in the event loop and in threads; None without a limit, or with one that is never."""
+    """Tools and providers get the end of their run in UTC, and None without a limit."""
     seen: list[datetime | None] = []
 
     class Provider:
@@ -164,7 +164,7 @@ async def test_tools_and_providers_learn_when_their_run_must_end() -> None:
 
 
 def test_an_external_call_expires_at_an_instant() -> None:
-    """The old name has seconds since the epoch, when it is given and when it is read."""
+    """`deadline` of an external call is in seconds since the epoch."""
     external: Any = ExternalCall(result_id="r", complete_path="/", expires_at=NOON)
     with pytest.warns(DeprecationWarning, match="use `expires_at`"):
         assert external.deadline == NOON.timestamp()
@@ -174,12 +174,12 @@ def test_an_external_call_expires_at_an_instant() -> None:
 
 
 def test_a_time_after_the_last_year_is_never() -> None:
-    """Nothing overflows."""
+    """A time after the last year is None."""
     assert [instant(seconds) for seconds in (1e12, 1e300, float("inf"))] == [None, None, None]
 
 
 def test_checkpoints_and_journals_keep_their_names() -> None:
-    """Releases that know the old name read what this one writes."""
+    """Checkpoints and journals keep the name `deadline`."""
     state = Checkpoint(
         id="0" * 32, agent="a", run_id="r", trace={}, created_at=0.0, messages=[{"role": "user", "parts": []}],
         external=[REQUEST],

@@ -52,7 +52,7 @@ def shop(*steps: Any, **options: Any) -> Agent:
 
 
 async def test_a_call_that_needs_approval_waits_and_its_siblings_run_first(telemetry: Captured) -> None:
-    """The run ends, says what it waits for, and has made the calls that need nobody."""
+    """A call that needs approval ends the run with a request, and the other calls of the message are made."""
     waits = await within(shop([REFUND, LOOK]).run("refund A"))
     assert (waits.status, waits.stop_reason) == ("awaiting_approval", "awaiting_approval")
     assert not waits.output
@@ -76,7 +76,7 @@ async def test_a_call_that_needs_approval_waits_and_its_siblings_run_first(telem
 
 
 async def test_an_approved_call_is_made_when_the_run_is_resumed_elsewhere(telemetry: Captured) -> None:
-    """Another agent object goes on from the JSON, in the same trace; the model gets all results in call order."""
+    """Another agent resumes a run from its JSON in the same trace, and the results are in the order of the calls."""
     waits = await within(shop([REFUND, LOOK]).run("refund A"))
     later = shop("Refunded.")
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True, decided_by="ann")))
@@ -102,7 +102,7 @@ async def test_an_approved_call_is_made_when_the_run_is_resumed_elsewhere(teleme
 
 
 async def test_the_one_who_resumes_is_linked_too(telemetry: Captured) -> None:
-    """The span of the request that brings the decision is linked; the run stays in its own trace."""
+    """The span in which a run is resumed is linked, and the run stays in its own trace."""
     waits = await within(shop(REFUND).run("x"))
     with telemetry.tracer_provider.get_tracer("app").start_as_current_span("POST /approvals") as request:
         done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
@@ -112,7 +112,7 @@ async def test_the_one_who_resumes_is_linked_too(telemetry: Captured) -> None:
 
 
 async def test_a_denial_is_told_to_the_model_with_its_reason(telemetry: Captured) -> None:
-    """The call is not made; its result and its span say so."""
+    """A denied call is not made, and the model reads the reason."""
     waits = await within(shop(REFUND).run("x"))
     decisions = decide(waits, False, reason="too much", decided_by="bob")
     done = await within(shop("Sorry.").resume(passed_on(waits.checkpoint), decisions=decisions))
@@ -126,7 +126,7 @@ async def test_a_denial_is_told_to_the_model_with_its_reason(telemetry: Captured
 
 
 async def test_arguments_may_be_changed_by_the_one_who_approves(telemetry: Captured) -> None:
-    """The tool gets the changed ones, and the model is told of them."""
+    """The tool gets the arguments that the person changed, and the model reads that they were changed."""
     waits = await within(shop(REFUND).run("x"))
     decisions = decide(waits, True, arguments={"order": "A", "amount": 20})
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decisions))
@@ -139,7 +139,7 @@ async def test_arguments_may_be_changed_by_the_one_who_approves(telemetry: Captu
 
 
 async def test_changed_arguments_that_do_not_fit_are_refused_before_anything_runs() -> None:
-    """The error says what is wrong with them and repeats no value; the run can be resumed with better ones."""
+    """Changed arguments that do not fit the schema are refused before any call, and the run can still be resumed."""
     waits = await within(shop([REFUND, OTHER]).run("x"))
     wrong = [decide(waits, True)[0], Decision(waits.approvals[1].approval_id, True, arguments={"amount": "hunter2"})]
     with pytest.raises(CheckpointError, match="do not fit the schema of tool 'refund'") as caught:
@@ -151,7 +151,7 @@ async def test_changed_arguments_that_do_not_fit_are_refused_before_anything_run
 
 
 async def test_a_decision_that_comes_too_late_does_not_count(telemetry: Captured) -> None:
-    """An approval expires; the model is told that it expired."""
+    """A decision after the approval has expired does not count, and the model reads that it expired."""
     limits = Limits(approval_timeout=0)
     waits = await within(shop(REFUND, limits=limits).run("x"))
     assert waits.approvals[0].expires_at == waits.approvals[0].requested_at
@@ -163,13 +163,13 @@ async def test_a_decision_that_comes_too_late_does_not_count(telemetry: Captured
 
 
 async def test_an_expired_run_goes_on_without_any_decision() -> None:
-    """Who finds it after its time may let it go on as it is."""
+    """A run whose approvals have expired can be resumed without a decision."""
     waits = await within(shop(REFUND, limits=Limits(approval_timeout=0)).run("x"))
     assert (await within(shop("done").resume(passed_on(waits.checkpoint)))).output == "done"
 
 
 async def test_what_is_not_decided_goes_on_waiting(telemetry: Captured) -> None:
-    """Each decision takes effect at once; the model is asked when all are there, and nothing is asked for twice."""
+    """A decided call is made at once, and the model is asked when all calls are decided."""
     waits = await within(shop([REFUND, OTHER]).run("x"))
     still = await within(shop().resume(passed_on(waits.checkpoint), decisions=decide(waits, None, True)))
     assert (still.status, ran) == ("awaiting_approval", [("B", 70)])
@@ -181,7 +181,7 @@ async def test_what_is_not_decided_goes_on_waiting(telemetry: Captured) -> None:
 
 
 async def test_a_run_is_resumed_once() -> None:
-    """The second attempt says that it is one; the tool has run once."""
+    """A second attempt to resume a run raises `AlreadyResumed`, and the tool has run once."""
     waits = await within(shop(REFUND).run("x"))
     await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     with pytest.raises(AlreadyResumed, match="was already resumed"):
@@ -190,7 +190,7 @@ async def test_a_run_is_resumed_once() -> None:
 
 
 async def test_of_many_who_resume_at_the_same_time_one_does() -> None:
-    """A double click, or two people at once: exactly one execution."""
+    """One of many concurrent attempts to resume a run succeeds, and the tool runs once."""
     waits = await within(shop(REFUND).run("x"))
     outcomes: list[str] = []
 
@@ -221,7 +221,7 @@ async def test_of_many_who_resume_at_the_same_time_one_does() -> None:
     ids=["unknown", "duplicate", "changed and denied", "none"],
 )
 async def test_decisions_that_make_no_sense_are_refused(made: Callable[[str], list[Decision]], text: str) -> None:
-    """Nothing runs, and the run can be resumed with others."""
+    """Invalid decisions are refused before any call, and the run can still be resumed."""
     waits = await within(shop(REFUND).run("x"))
     with pytest.raises(CheckpointError, match=text):
         await within(shop().resume(passed_on(waits.checkpoint), decisions=made(waits.approvals[0].approval_id)))
@@ -230,7 +230,7 @@ async def test_decisions_that_make_no_sense_are_refused(made: Callable[[str], li
 
 
 async def test_a_tool_may_say_of_each_call_whether_it_needs_approval() -> None:
-    """Its function, sync or async, gets the arguments and who asks."""
+    """A predicate of a tool, sync or async, decides about approval by the arguments and the identity."""
 
     async def big(arguments: JSONObject, ctx: ToolContext) -> bool:
         await anyio.lowlevel.checkpoint()
@@ -249,7 +249,7 @@ async def test_a_tool_may_say_of_each_call_whether_it_needs_approval() -> None:
 
 
 async def test_a_tool_that_cannot_say_whether_it_needs_approval_needs_it(telemetry: Captured) -> None:
-    """A predicate that raises fails closed, and the event says what it raised."""
+    """A call needs approval if the predicate raises, and the event has the type of the exception."""
 
     @tool(needs_approval=lambda arguments, ctx: arguments["amuont"] > 10)
     def pay(amount: float) -> str:
@@ -263,7 +263,7 @@ async def test_a_tool_that_cannot_say_whether_it_needs_approval_needs_it(telemet
 
 
 async def test_a_policy_may_leave_a_call_to_a_person(telemetry: Captured) -> None:
-    """With `ask` the tool is offered; the reason is shown to the one who decides; the call is made once approved."""
+    """A tool for which the policy answers `ask` is offered, and its call waits with the reason until it is approved."""
 
     def policy(request: PermissionRequest) -> Verdict:
         return Verdict("ask", "costs money") if request.tool_name == "look" else Verdict("allow")
@@ -277,7 +277,7 @@ async def test_a_policy_may_leave_a_call_to_a_person(telemetry: Captured) -> Non
 
 
 async def test_a_permission_that_was_withdrawn_while_it_waited_counts() -> None:
-    """What a person approved is still held to the policy when it is made."""
+    """A call that was approved is denied if the policy denies it when the run is resumed."""
     waits = await within(shop(REFUND).run("x"))
     frozen = shop("done", policy=lambda request: "deny" if request.stage == "dispatch" else "allow")
     done = await within(frozen.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
@@ -287,7 +287,7 @@ async def test_a_permission_that_was_withdrawn_while_it_waited_counts() -> None:
 
 @pytest.mark.parametrize("stage", ["offer", "dispatch"])
 async def test_a_halt_leaves_no_call_without_a_result(stage: str) -> None:
-    """The policy ends the run, before or after it was resumed: the conversation is fit to go on with."""
+    """A run that a halt ends has a result for every call, before or after it was resumed."""
 
     def halts(request: PermissionRequest) -> str:
         return "halt" if request.stage == stage and request.tool_name == "look" else "allow"
@@ -305,7 +305,7 @@ async def test_a_halt_leaves_no_call_without_a_result(stage: str) -> None:
 
 
 async def test_a_cancelled_run_asks_nobody(telemetry: Captured) -> None:
-    """A sibling runs when the user cancels: there is no checkpoint and no request."""
+    """A run that is cancelled while a sibling runs emits no request for approval."""
     signal = CancelToken()
 
     @tool
@@ -321,7 +321,7 @@ async def test_a_cancelled_run_asks_nobody(telemetry: Captured) -> None:
 
 
 async def test_a_stream_tells_of_requests_and_of_what_came_of_them() -> None:
-    """`stream` and `resume_stream` give the events; the result has the checkpoint."""
+    """`stream` and `resume_stream` give the events of approvals, and the result has the checkpoint."""
     async with shop(REFUND).stream("x") as asking:
         names = [event.name async for event in asking]
     assert names[-2:] == ["approval.requested", "run.completed"]
@@ -334,14 +334,14 @@ async def test_a_stream_tells_of_requests_and_of_what_came_of_them() -> None:
 
 
 async def test_sync_callers_resume_too() -> None:
-    """`resume_sync` does as `resume` does."""
+    """`resume_sync` resumes a run as `resume` does."""
     waits = await within(shop(REFUND).run("x"))
     resume = shop("done").resume_sync
     assert resume(passed_on(waits.checkpoint), decisions=decide(waits, True)).output == "done"
 
 
 async def test_what_fails_before_any_call_can_be_resumed_again() -> None:
-    """A hub that is down must not cost an approval."""
+    """A run can be resumed again after a failure before any call."""
     hub = FakeHub([refund])
     waits = await within(shop(REFUND, tools=[], providers=[DiscoveryProvider(hub, id="hub")]).run("x"))
     later = shop("done", tools=[], providers=[DiscoveryProvider(FakeHub([refund], faults=[OSError("down")]), id="hub")])
@@ -352,7 +352,7 @@ async def test_what_fails_before_any_call_can_be_resumed_again() -> None:
 
 
 async def test_a_tool_that_is_gone_when_it_is_approved_has_a_result_that_says_so(telemetry: Captured) -> None:
-    """The model is told, and goes on without it."""
+    """An approved call of a tool that is gone gets a result that says so."""
     waits = await within(shop(REFUND).run("x"))
     later = shop("done", tools=[look])
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
@@ -361,7 +361,7 @@ async def test_a_tool_that_is_gone_when_it_is_approved_has_a_result_that_says_so
 
 
 async def test_limits_hold_for_a_run_as_a_whole() -> None:
-    """Waiting does not give a run more iterations, or more calls."""
+    """The limits of iterations and calls hold for all passes of a run together."""
     limits = Limits(max_iterations=1, max_tool_calls=2)
     waits = await within(shop([LOOK, REFUND], limits=limits).run("x"))
     done = await within(
@@ -375,7 +375,7 @@ async def test_limits_hold_for_a_run_as_a_whole() -> None:
 
 
 async def test_a_resumed_run_is_on_behalf_of_the_same_identity_unless_another_is_given() -> None:
-    """Whoever resumes it need not know; if they say so, theirs counts."""
+    """A resumed run has the identity of the first pass, unless another one is given."""
     seen: list[Any] = []
 
     @tool(needs_approval=True)
@@ -394,7 +394,7 @@ async def test_a_resumed_run_is_on_behalf_of_the_same_identity_unless_another_is
 
 
 async def test_secrets_in_arguments_reach_the_one_who_decides_and_no_telemetry() -> None:
-    """The request has them whole; events, spans and log lines obey the capture policy."""
+    """A request for approval has the arguments unmasked, and telemetry has no secret of them."""
 
     @tool(needs_approval=True)
     async def login(password: str) -> str:
@@ -412,7 +412,7 @@ async def test_secrets_in_arguments_reach_the_one_who_decides_and_no_telemetry()
 
 
 async def test_lazy_tools_and_skills_that_are_active_stay_so() -> None:
-    """What was activated in the very message that came to wait is active when the run goes on."""
+    """Tools and skills that were activated in the message that waits are active in the resumed run."""
 
     @tool
     async def page(text: str) -> str:
@@ -435,7 +435,7 @@ async def test_lazy_tools_and_skills_that_are_active_stay_so() -> None:
 
 
 async def test_a_call_id_that_is_used_twice_is_asked_for_once() -> None:
-    """The second call of an id is refused, as it always is."""
+    """A call id that is used twice asks for one approval, and the second call is refused."""
     waits = await within(shop([REFUND, ToolCall("refund", {"order": "B"}, "r1")]).run("x"))
     assert [request.arguments for request in waits.approvals] == [REFUND.arguments]
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
@@ -444,13 +444,13 @@ async def test_a_call_id_that_is_used_twice_is_asked_for_once() -> None:
 
 
 async def test_invalid_arguments_are_refused_without_asking_anybody() -> None:
-    """A person is not asked about a call that cannot be made."""
+    """A call with invalid arguments is refused without a request for approval."""
     done = await within(shop(ToolCall("refund", {"amount": "x"}), "done").run("x"))
     assert (done.status, results(done)[0].is_error) == ("completed", True)
 
 
 async def test_an_agent_that_is_a_tool_waits_with_the_one_that_calls_it(telemetry: Captured) -> None:
-    """Its requests are the caller's; what it did is not done again, its siblings run, and usage adds up once."""
+    """A sub-agent's requests wait with its caller, and a resumed run does not repeat what it has done."""
 
     def team(outer: list[Any], inner: list[Any]) -> Agent:
         clerk = Agent("clerk", model=ScriptedModel(*inner), tools=[refund, look], description="Refunds.")

@@ -1,4 +1,4 @@
-"""Approvals, and whatever may end a run before they are heeded."""
+"""Approvals that a halt, a cancellation, a rule or a deadline ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shop(*steps: Any, **options: Any) -> Agent:
 
 
 def asking(predicate: Any) -> Any:
-    """Return a tool of which `predicate` says whether a person has to approve."""
+    """Return a tool whose predicate says whether a person has to approve."""
 
     async def pay() -> str:
         ran.append("paid")
@@ -55,7 +55,7 @@ PAY = ToolCall("pay", {}, "p1")
 
 
 async def test_a_halt_withdraws_what_still_waits(telemetry: Captured) -> None:
-    """The run is over and its checkpoint used up: nobody can decide the other call, and it is pending no longer."""
+    """A halt withdraws the calls that still wait, and the run cannot be resumed again."""
     waits = await within(shop([REFUND, OTHER]).run("x"))
     halts = shop(policy=lambda request: "halt" if request.stage == "dispatch" else "allow")
     with pytest.raises(PolicyHalt) as caught:
@@ -71,7 +71,7 @@ async def test_a_halt_withdraws_what_still_waits(telemetry: Captured) -> None:
 
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_cancellation_withdraws_what_still_waits(telemetry: Captured, stubborn: bool) -> None:
-    """Also when a tool does not let itself be stopped, and the run is left behind."""
+    """A cancellation withdraws the calls that still wait, even if a tool ignores it."""
     signal, release = CancelToken(), anyio.Event()
 
     @tool(name="refund", needs_approval=True)
@@ -97,7 +97,7 @@ async def test_a_cancellation_withdraws_what_still_waits(telemetry: Captured, st
 
 
 async def test_a_rule_that_ends_the_run_withdraws_what_an_agent_asked_that_is_a_tool(telemetry: Captured) -> None:
-    """What its run told of before cannot be decided, because the checkpoint never came to be."""
+    """A rule that ends the run withdraws the requests of its sub-agent."""
     asked = anyio.Event()
 
     @tool
@@ -123,7 +123,7 @@ async def test_a_rule_that_ends_the_run_withdraws_what_an_agent_asked_that_is_a_
 
 @pytest.mark.parametrize("calls", [[PAY], [PAY, LOOK]], ids=["alone", "with another"])
 async def test_what_decides_about_a_call_and_hangs_is_seen(telemetry: Captured, calls: list[ToolCall]) -> None:
-    """A predicate or policy that takes too long is inside the span of its call."""
+    """A predicate or policy that hangs ends with the deadline, and its call's span is a timeout."""
 
     async def hangs(*_: Any) -> bool:
         await outlast()
@@ -138,7 +138,7 @@ async def test_what_decides_about_a_call_and_hangs_is_seen(telemetry: Captured, 
 
 
 async def test_a_predicate_that_cannot_be_stopped_runs_nothing_when_the_run_is_over() -> None:
-    """It is left behind like a tool."""
+    """A predicate that ignores the deadline runs no tool when it returns later."""
     release, left = anyio.Event(), anyio.Event()
 
     async def stubborn(*_: Any) -> bool:
@@ -160,7 +160,7 @@ async def test_a_predicate_that_cannot_be_stopped_runs_nothing_when_the_run_is_o
 
 
 async def test_a_claim_that_cannot_be_stopped_runs_nothing_when_the_run_is_over() -> None:
-    """Its caller has heard that it was not in time; the call is not made behind their back."""
+    """A claim that ignores the deadline runs no tool when it returns later."""
     release, left = anyio.Event(), anyio.Event()
 
     class Slow:
@@ -185,7 +185,7 @@ async def test_a_claim_that_cannot_be_stopped_runs_nothing_when_the_run_is_over(
 
 
 async def test_a_predicate_that_is_cancelled_by_itself_could_not_say(anyio_backend: str) -> None:
-    """Then approval is needed; of one call or of several."""
+    """A call needs approval if the predicate cancels itself."""
 
     async def cancels(*_: Any) -> bool:
         await cancel_itself(anyio_backend)
@@ -196,7 +196,7 @@ async def test_a_predicate_that_is_cancelled_by_itself_could_not_say(anyio_backe
 
 
 async def test_a_policy_that_cancels_itself_denies(anyio_backend: str) -> None:
-    """Of one call or of several: nobody has allowed it."""
+    """A call is denied if the policy cancels itself."""
 
     async def policy(request: Any) -> str:
         if request.stage == "dispatch" and request.tool_name == "look":
@@ -215,7 +215,7 @@ async def test_a_policy_that_cancels_itself_denies(anyio_backend: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{"data": object()}, {"data": float("nan")}, {"data": {1, 2}}])
 async def test_changed_arguments_that_are_no_json_are_refused_before_anything_runs(arguments: Any) -> None:
-    """The run does not fail after the tool has run."""
+    """Changed arguments that are no JSON are refused before any tool runs."""
     waits = await within(shop(ToolCall("keep", {"data": 1})).run("x"))
     with pytest.raises(CheckpointError, match="has changed arguments that are not JSON"):
         await within(shop().resume(passed_on(waits.checkpoint), decisions=decide(waits, True, arguments=arguments)))
@@ -225,7 +225,7 @@ async def test_changed_arguments_that_are_no_json_are_refused_before_anything_ru
 
 
 async def test_the_model_is_not_told_that_a_refused_call_was_run() -> None:
-    """What it reads of changed arguments holds whatever came of the call."""
+    """The model reads of a denied call that a person changed its arguments, and not that it was run."""
     waits = await within(shop(REFUND).run("x"))
     decisions = decide(waits, True, arguments={"order": "B", "amount": 1})
     denies = shop("done", policy=lambda request: "deny" if request.stage == "dispatch" else "allow")
@@ -237,14 +237,14 @@ async def test_the_model_is_not_told_that_a_refused_call_was_run() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"data": NaN}', '{"data": ' + "[" * 50_000 + "]" * 50_000 + "}"])
 async def test_arguments_that_no_checkpoint_can_hold_are_no_arguments(arguments: str) -> None:
-    """What a model writes must not fail the run after the other calls were made."""
+    """Arguments that a checkpoint cannot hold get an error, and the other calls are made."""
     done = await within(shop([LOOK, ToolCall("keep", arguments, "k1")], "done").run("x"))
     assert (done.output, ran) == ("done", ["A"])
     assert "are not JSON" in str(results(done)[1].response)
 
 
 async def test_deep_arguments_can_wait() -> None:
-    """As deep as JSON itself can be read."""
+    """A call with arguments that are nested 600 deep can wait for approval."""
     deep: Any = []
     for _ in range(600):
         deep = [deep]
@@ -254,7 +254,7 @@ async def test_deep_arguments_can_wait() -> None:
 
 
 async def test_secrets_in_changed_arguments_reach_no_telemetry() -> None:
-    """The model reads them in the result; what is recorded of that is redacted, however many words they have."""
+    """A secret in changed arguments is in no telemetry."""
     waits = await within(shop(ToolCall("keep", {"data": 1})).run("x"))
     decisions = decide(waits, True, arguments={"data": {"password": "hunter2 hunter3; hunter4"}})
     with capture() as telemetry:

@@ -1,4 +1,4 @@
-"""Calls whose work another process does, without a store: the application keeps the checkpoint."""
+"""Calls whose work another process does, with the checkpoint kept by the application."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Queue:
     """Jobs that a tool hands to another process.
 
     Attributes:
-        jobs: What the other process needs to return each result, in the order of their argument `n`.
-        numbers: That argument, by result id.
+        jobs: Data with which the other process returns each result, in the order of the argument `n`.
+        numbers: Argument `n` of each job, by result id.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ JOBS = [ToolCall("job", {"n": 1}, "c1"), ToolCall("job", {"n": 2}, "c2")]
 
 
 async def test_results_enter_the_conversation_in_the_order_of_the_calls() -> None:
-    """However their dispatches were scheduled: trio starts concurrent calls in any order."""
+    """Results enter the conversation in the order of the calls."""
     for _ in range(10):
         queue = Queue()
         agent = Agent("a", model=ScriptedModel(JOBS, "I wait.", "sum"), tools=[queue.tool()])
@@ -113,7 +113,7 @@ async def test_results_enter_the_conversation_in_the_order_of_the_calls() -> Non
 
 
 async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Captured) -> None:
-    """The results enter the conversation when all are there; passes, calls and waits are one trace."""
+    """A run waits until all results are there, and all its passes, calls and waits are one trace."""
     queue = Queue()
     model = ScriptedModel(JOBS, "I wait.", "sum")
     agent = Agent("a", model=model, tools=[queue.tool(expires_in=60.0)])
@@ -148,7 +148,7 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
 
 
 async def test_results_are_delivered_in_the_last_iteration(telemetry: Captured) -> None:
-    """A run that paused in its last iteration has one more answer, with the results."""
+    """A run that paused in its last iteration has one more answer with the results."""
     queue = Queue()
     model = ScriptedModel(ToolCall("job"), "I wait.", "sum")
     agent = Agent("a", model=model, tools=[queue.tool()], limits=Limits(max_iterations=2))
@@ -159,7 +159,7 @@ async def test_results_are_delivered_in_the_last_iteration(telemetry: Captured) 
 
 
 async def test_a_result_can_take_the_place_of_the_call(telemetry: Captured) -> None:
-    """With `pending="wait"` the pass ends at the message, and the model reads nothing but the result."""
+    """With `pending="wait"` a run pauses after the message, and the model reads only the results."""
     queue = Queue()
     model = ScriptedModel(JOBS, "sum")
     agent = Agent("a", model=model, tools=[queue.tool(pending="wait")])
@@ -173,7 +173,7 @@ async def test_a_result_can_take_the_place_of_the_call(telemetry: Captured) -> N
 
 
 async def test_a_call_that_cannot_be_enqueued_has_failed(telemetry: Captured) -> None:
-    """The model reads so once, and nothing is awaited."""
+    """A call that could not be enqueued has failed for the model, and the run does not wait for it."""
 
     async def enqueue(arguments: Any, ctx: ToolContext) -> None:
         raise ToolError("the queue is full")
@@ -185,7 +185,7 @@ async def test_a_call_that_cannot_be_enqueued_has_failed(telemetry: Captured) ->
 
 
 async def test_a_repeated_dispatch_has_the_same_id(telemetry: Captured) -> None:
-    """It is the idempotency key of the work."""
+    """A dispatch that a rule repeats has the same result id."""
     queue, failures = Queue(), [OSError("down")]
     enqueue = queue.tool().run
 
@@ -208,7 +208,7 @@ async def test_a_repeated_dispatch_has_the_same_id(telemetry: Captured) -> None:
 @pytest.mark.parametrize("first", ["decision", "result", "both"])
 @pytest.mark.parametrize("pending", ["continue", "wait"])
 async def test_approvals_and_external_calls_are_one_group(telemetry: Captured, first: str, pending: str) -> None:
-    """The model is called when all of both are settled, in whatever order."""
+    """The model is called when all approvals and external calls of a group are settled, in any order."""
     queue = Queue()
 
     async def pay(arguments: Any, ctx: ToolContext) -> str:
@@ -236,7 +236,7 @@ async def test_approvals_and_external_calls_are_one_group(telemetry: Captured, f
 
 
 async def test_a_call_past_its_deadline_expires_and_its_result_is_late(telemetry: Captured) -> None:
-    """The model reads that it expired; the late result is an event."""
+    """A call expires at its deadline, and its late result is an event."""
     queue = Queue()
     agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(expires_in=1e-9)])
     paused = await within(agent.run("go"))
@@ -251,7 +251,7 @@ async def test_a_call_past_its_deadline_expires_and_its_result_is_late(telemetry
 
 @pytest.mark.parametrize(("output", "late"), [("done", 0), ("other", 1)], ids=["the same result", "another result"])
 async def test_a_result_of_a_call_that_has_ended_is_late(telemetry: Captured, output: str, late: int) -> None:
-    """It changes nothing in a later pass; unless it is the same result once more, it is an event."""
+    """Another result of a call that has ended is an event and changes nothing; the same result is ignored."""
     queue = Queue()
     inner = Agent("inner", model=ScriptedModel(ToolCall("job"), "wait", "inner"), tools=[queue.tool()], description="d")
     steps: list[Any] = [
@@ -274,7 +274,7 @@ async def test_a_result_of_a_call_that_has_ended_is_late(telemetry: Captured, ou
 
 
 async def test_the_result_of_a_stopped_call_is_late(telemetry: Captured) -> None:
-    """The model has stopped it, and the other process did not know."""
+    """The result of a call that the model has stopped is an event."""
     queue = Queue()
 
     def stop(_request: object) -> ToolCall:
@@ -288,7 +288,7 @@ async def test_the_result_of_a_stopped_call_is_late(telemetry: Captured) -> None
 
 
 async def test_a_wait_ends_when_its_result_was_there(telemetry: Captured) -> None:
-    """Not when the run resumes: the application says when, and a call expires at its deadline."""
+    """The span of a wait ends when the result was there or the call expired, not when the run resumes."""
     queue = Queue()
     agent = Agent("a", model=ScriptedModel(JOBS, "wait", "done"), tools=[queue.tool(expires_in=1e-9)])
     paused = await within(agent.run("go"))
@@ -305,7 +305,7 @@ async def test_a_wait_ends_when_its_result_was_there(telemetry: Captured) -> Non
 
 
 async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
-    """Nothing is run then, and the checkpoint can be resumed; the same result twice is one."""
+    """Results with an unknown id or a contradiction are refused, and the checkpoint can still be resumed."""
     queue = Queue()
     agent = Agent("a", model=ScriptedModel(JOBS, "wait", "done"), tools=[queue.tool()])
     paused = await within(agent.run("go"))
@@ -332,7 +332,7 @@ async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
     ],
 )
 async def test_damaged_calls_are_refused(telemetry: Captured, damage: Any, text: str) -> None:
-    """The text names the fault."""
+    """A checkpoint with damaged calls is refused with the fault."""
     queue = Queue()
     paused = await within(Agent("a", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()]).run("go"))
     checkpoint = stored(paused)
@@ -342,7 +342,7 @@ async def test_damaged_calls_are_refused(telemetry: Captured, damage: Any, text:
 
 
 async def test_every_change_of_a_checkpoint_is_accepted_or_refused() -> None:
-    """A damaged checkpoint raises `CheckpointError` and nothing else."""
+    """A damaged checkpoint raises `CheckpointError` or is accepted."""
     queue, chance = Queue(), random.Random(5)
 
     def create() -> Agent:
@@ -367,7 +367,7 @@ async def test_every_change_of_a_checkpoint_is_accepted_or_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["job", "slow"])
 async def test_asking_for_a_result_can_need_approval(telemetry: Captured, kind: str) -> None:
-    """The approved call of `async_status` runs when the run resumes."""
+    """A call of `async_status` that needs approval runs when the run is resumed."""
     queue = Queue()
 
     async def work(arguments: Any, ctx: ToolContext) -> str:
@@ -392,7 +392,7 @@ async def test_asking_for_a_result_can_need_approval(telemetry: Captured, kind: 
 @pytest.mark.parametrize("pending", ["continue", "wait"])
 @pytest.mark.parametrize("more", [{"output": "x" * 5000}, {"output": None, "status": "cancelled"}])
 async def test_a_repeated_result_changes_nothing(telemetry: Captured, pending: str, more: Any) -> None:
-    """As long as calls of its group are pending; the model gets every result once."""
+    """A repeated result changes nothing while other calls are pending."""
     queue = Queue()
     steps: list[Any] = [JOBS, *(["wait"] if pending == "continue" else []), "done"]
     limits = Limits(max_result_bytes=1000)
@@ -418,7 +418,7 @@ async def test_a_repeated_result_changes_nothing(telemetry: Captured, pending: s
     ],
 )
 async def test_results_are_bounded_and_plain(telemetry: Captured, pending: str, more: Any, text: str) -> None:
-    """The model reads them as it reads results of any tool."""
+    """External results are cut and turned into JSON like results of any tool."""
     queue = Queue()
     steps: list[Any] = [ToolCall("job"), *(["wait"] if pending == "continue" else []), "done"]
     limits = Limits(max_result_bytes=1000)
@@ -431,7 +431,7 @@ async def test_results_are_bounded_and_plain(telemetry: Captured, pending: str, 
 
 @pytest.mark.parametrize("pending", ["continue", "wait"])
 async def test_sub_agents_wait_at_any_depth(telemetry: Captured, pending: str) -> None:
-    """The outer run waits too; results find the run that needs them."""
+    """Runs around a sub-agent wait for its external call, at any depth."""
     queue = Queue()
     steps: list[Any] = [ToolCall("job", {}, "j1"), *(["wait"] if pending == "continue" else []), "inner done"]
     inner = Agent("inner", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], description="d")
@@ -451,7 +451,7 @@ async def test_sub_agents_wait_at_any_depth(telemetry: Captured, pending: str) -
 
 
 async def test_the_model_can_ask_and_stop(telemetry: Captured) -> None:
-    """A stopped call is not awaited; nobody needs its result."""
+    """The model can ask for the status of an external call and stop it, and a stopped call is not awaited."""
     queue = Queue()
 
     def step(action: str) -> Any:
@@ -467,7 +467,7 @@ async def test_the_model_can_ask_and_stop(telemetry: Captured) -> None:
     "output", ["worked", BlobPart(content="aGk=", modality="image", mime_type="image/png")], ids=["text", "image"]
 )
 async def test_results_of_background_calls_survive_a_pause(telemetry: Captured, output: Any) -> None:
-    """The checkpoint has them, and the model gets them when the run goes on."""
+    """The result of a background call survives a pause in the checkpoint."""
     queue = Queue()
 
     async def work(arguments: Any, ctx: ToolContext) -> Any:
@@ -485,7 +485,7 @@ async def test_results_of_background_calls_survive_a_pause(telemetry: Captured, 
 
 @pytest.mark.parametrize("limits", [Limits(max_iterations=1), Limits(max_tool_calls=1)])
 async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Captured, limits: Limits) -> None:
-    """The closing answer has their results."""
+    """A run that reaches a limit waits for its external calls before the closing answer."""
     queue = Queue()
     model = ScriptedModel(ToolCall("job"), "done")
     agent = Agent("a", model=model, tools=[queue.tool()], limits=limits)
@@ -497,7 +497,7 @@ async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Capture
 
 
 async def test_calls_of_a_run_that_fails_are_cancelled(telemetry: Captured) -> None:
-    """Their waits end with it."""
+    """External calls of a run that fails are cancelled with their waits."""
     agent = Agent("a", model=ScriptedModel(ToolCall("job"), OSError("down")), tools=[Queue().tool()])
     with pytest.raises(ModelError, match="down"):
         await within(agent.run("go"))
@@ -505,7 +505,7 @@ async def test_calls_of_a_run_that_fails_are_cancelled(telemetry: Captured) -> N
 
 
 async def test_a_refused_resumption_settles_nothing(telemetry: Captured) -> None:
-    """The calls of a checkpoint belong to the run that claimed it."""
+    """A second attempt to resume a checkpoint settles no call."""
     queue = Queue()
     agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool()])
     paused = await within(agent.run("go"))
@@ -518,7 +518,7 @@ async def test_a_refused_resumption_settles_nothing(telemetry: Captured) -> None
 
 @pytest.mark.parametrize("obstacle", ["deadline", "conversation"])
 async def test_calls_of_a_run_that_cannot_pause_are_cancelled(telemetry: Captured, obstacle: str) -> None:
-    """Without a checkpoint nobody can deliver their results."""
+    """External calls are cancelled if the run ends without a checkpoint."""
     queue = Queue()
 
     async def never(arguments: Any, ctx: ToolContext) -> None:
@@ -540,7 +540,7 @@ async def test_calls_of_a_run_that_cannot_pause_are_cancelled(telemetry: Capture
 
 @pytest.mark.parametrize("ending", ["halted", "background"])
 async def test_calls_of_a_paused_sub_agent_end_with_the_outer_run(telemetry: Captured, ending: str) -> None:
-    """They are cancelled if no checkpoint has them: the outer run failed, or ran the sub-agent in the background."""
+    """External calls of a paused sub-agent are cancelled if the outer run fails or has no checkpoint for them."""
     queue = Queue()
     has_paused = anyio.Event()
     agent = Agent("inner", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()], description="d")
@@ -570,7 +570,7 @@ async def test_calls_of_a_paused_sub_agent_end_with_the_outer_run(telemetry: Cap
 
 
 async def test_settled_calls_of_sub_agents_are_not_owed(telemetry: Captured) -> None:
-    """`RunResult.external` lists only calls without a result, also while the sub-agent stays paused."""
+    """`RunResult.external` lists only calls of sub-agents that have no result."""
     queue = Queue()
     inner = Agent("inner", model=ScriptedModel(JOBS, "wait"), tools=[queue.tool()], description="d")
     outer = Agent("outer", model=ScriptedModel(ToolCall("inner", {"input": "x"})), tools=[inner.as_tool()])
@@ -583,7 +583,7 @@ async def test_settled_calls_of_sub_agents_are_not_owed(telemetry: Captured) -> 
 
 @pytest.mark.parametrize("given", ["inner", "outer", "both"])
 async def test_calls_of_sub_agents_settle_once(telemetry: Captured, given: str) -> None:
-    """The number of pending calls returns to zero, in whatever order the results come."""
+    """The number of pending calls of sub-agents returns to zero, in any order of the results."""
     queue = Queue()
     tools = [queue.tool()]
     inner = Agent(
@@ -611,13 +611,13 @@ async def test_calls_of_sub_agents_settle_once(telemetry: Captured, given: str) 
     ],
 )
 def test_contradictory_results_are_refused(options: Any, text: str) -> None:
-    """Where they are written."""
+    """A contradictory `ExternalResult` is refused when it is made."""
     with pytest.raises(ConfigError, match=text):
         ExternalResult(result_id="x", **options)
 
 
 async def test_checkpoints_without_external_calls_can_be_read_by_earlier_releases(telemetry: Captured) -> None:
-    """The version says whether there is something that these do not know."""
+    """A checkpoint has version 2 only if it has external calls."""
     queue = Queue()
 
     async def pay(arguments: Any, ctx: ToolContext) -> str:

@@ -1,4 +1,4 @@
-"""Providers outside of a run: `observe`."""
+"""`observe`: providers outside of a run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def later() -> str:
 
 
 async def test_a_listing_has_what_one_in_a_run_has(telemetry: Captured) -> None:
-    """Span below the caller's, content, histogram, objective, last success, size, events and a log line, but no run."""
+    """A listing outside of a run has the telemetry of one in a run, below the caller's span."""
     hub = observe(DiscoveryProvider(FakeHub(named("a", "b")), id="hub", objective=0.5))
     events: list[str] = []
     hub.on("*", lambda event: events.append(event.name))
@@ -106,7 +106,7 @@ async def test_a_listing_has_what_one_in_a_run_has(telemetry: Captured) -> None:
 
 
 async def test_a_listing_fails_as_in_a_run(telemetry: Captured) -> None:
-    """Loudly, within the time that the limits give."""
+    """A listing outside of a run raises the provider's failure, and times out within its limits."""
     failing = observe(DiscoveryProvider(FakeHub(faults=[OSError("no")]), id="failing"))
     with pytest.raises(DiscoveryError, match="failing"):
         await within(failing.list_tools())
@@ -124,7 +124,7 @@ async def test_a_listing_fails_as_in_a_run(telemetry: Captured) -> None:
 
 
 async def test_a_call_has_what_one_in_a_run_has(telemetry: Captured) -> None:
-    """Span, content, histogram and events; the tool gets the identity and the dependencies of the call."""
+    """A call outside of a run has the telemetry of one in a run, and its tool gets the identity."""
     hub = observe(DiscoveryProvider(FakeHub([rooms]), id="hub"), identity=Identity(tenant="t"))
     events: list[Any] = []
     progressed = anyio.Event()
@@ -159,7 +159,7 @@ async def test_a_call_has_what_one_in_a_run_has(telemetry: Captured) -> None:
     ],
 )
 async def test_failures_are_results(telemetry: Captured, name: str, arguments: Any, error_type: str, text: str) -> None:
-    """A call never raises what a tool does; its span says what it was."""
+    """A failed call is an error result, and its span has the type of the error."""
     hub = observe(static_tools([rooms, hanging, broken, pay, later]))
     result = await within(hub.call_tool(name, arguments))
     assert result.is_error
@@ -169,7 +169,7 @@ async def test_failures_are_results(telemetry: Captured, name: str, arguments: A
 
 
 async def test_an_agent_ended_by_a_rule_is_a_failure(telemetry: Captured) -> None:
-    """What ends a run ends none here: the result says so."""
+    """A sub-agent that a rule ends gives an error result with the kind of the rule."""
     rule = Rule(when=lambda situation: situation.error is not None, then=fail_fast(), kind="given_up")
     model = ScriptedModel(ModelError("scripted", "away"))
     helper = Agent("helper", model=model, description="Helps.", reliability=Reliability([rule])).as_tool()
@@ -181,13 +181,13 @@ async def test_an_agent_ended_by_a_rule_is_a_failure(telemetry: Captured) -> Non
 
 
 async def test_calls_are_not_those_of_a_run() -> None:
-    """A limit of the calls of a run is none for them."""
+    """`max_tool_calls` does not limit calls outside of a run."""
     hub = observe(static_tools([rooms]), limits=Limits(max_tool_calls=0))
     assert not (await within(hub.call_tool("rooms", {"floor": 1}))).is_error
 
 
 async def test_progress_of_a_predicate() -> None:
-    """The function that decides whether a person must approve a call may report progress of it."""
+    """The predicate for approval may report progress of its call."""
 
     def is_large(arguments: Any, ctx: ToolContext) -> bool:
         ctx.progress("thinking")
@@ -202,19 +202,19 @@ async def test_progress_of_a_predicate() -> None:
 
 
 async def test_results_are_bounded() -> None:
-    """As in a run."""
+    """A result is cut to `max_result_bytes`, as in a run."""
     result = await within(observe(static_tools([long]), limits=Limits(max_result_bytes=10)).call_tool("long"))
     assert str(result.response).startswith("xxxxxxxxxx\n[cut")
 
 
 async def test_approved_calls_are_made(telemetry: Captured) -> None:
-    """Whoever calls says that a person has approved."""
+    """A call with `approved=True` of a tool that needs approval is made."""
     hub = observe(static_tools([pay]))
     assert (await within(hub.call_tool("pay", {"amount": 3}, approved=True))).response == "paid 3"
 
 
 async def test_a_policy_decides(telemetry: Captured) -> None:
-    """About the list, and about calls; what it leaves to a person needs an approval."""
+    """The policy decides about listed tools and calls, and a call with the answer `ask` needs an approval."""
     rulings = {("offer", "broken"): "deny", ("dispatch", "pay"): "ask", ("dispatch", "long"): "halt"}
 
     def policy(request: PermissionRequest) -> str:
@@ -239,7 +239,7 @@ async def test_a_policy_decides(telemetry: Captured) -> None:
 
 @pytest.mark.parametrize("is_combined", [False, True])
 async def test_a_run_observes_once(telemetry: Captured, *, is_combined: bool) -> None:
-    """In an agent, the boundaries are those of the run, also behind wrappers with patience."""
+    """An observed provider in an agent makes only the spans of the run."""
     hub = observe(DiscoveryProvider(FakeHub([rooms]), id="hub"))
     provider = combined(hub, patience=30) if is_combined else hub
     agent = Agent("a", model=ScriptedModel(ToolCall("rooms", {"floor": 1}), "done"), providers=[provider])
@@ -251,7 +251,7 @@ async def test_a_run_observes_once(telemetry: Captured, *, is_combined: bool) ->
 
 
 async def test_its_own_telemetry() -> None:
-    """It goes where the option says."""
+    """The telemetry of an observed provider goes where its option says."""
     with capture() as other:
         pass
     hub = observe(static_tools([rooms]), telemetry=other)
@@ -260,7 +260,7 @@ async def test_its_own_telemetry() -> None:
 
 
 async def test_limits_that_are_set_later_bound_calls() -> None:
-    """`limits` is an attribute: calls are bounded by what it is when they are made."""
+    """Calls obey the `limits` that the observed provider has when they are made."""
 
     async def speak(arguments: Any, ctx: Any) -> str:
         return "x" * 1_000

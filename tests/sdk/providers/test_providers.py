@@ -53,7 +53,7 @@ class Answering:
 async def ask(
     telemetry: Captured, provider: ToolProvider | Lister, ctx: DiscoveryContext = CTX, within: float | None = 5
 ) -> list[str]:
-    """Ask within a boundary, as a run does, and return names."""
+    """List tools within a boundary, as a run does, and return their names."""
     lister = provider if isinstance(provider, Lister) else Lister(provider)
     scope = Scope(run_id="r1", pipeline=telemetry)
     token = enter_scope(scope)
@@ -68,7 +68,7 @@ async def ask(
 
 
 async def test_static_tools_are_always_listed(telemetry: Captured) -> None:
-    """They are copied when the provider is made, and listed without an await."""
+    """Static tools are copied when the provider is made, and listed without an await."""
     tools = named("a", "b")
     provider = static_tools(iter(tools))
     tools.clear()
@@ -86,7 +86,7 @@ async def test_static_tools_are_always_listed(telemetry: Captured) -> None:
 
 
 async def test_skill_scoped_tools_come_and_go_with_the_skill(telemetry: Captured) -> None:
-    """They are listed while the skill is active, whatever was activated after it."""
+    """Tools of a skill are listed while the skill is active, also if another one was activated after it."""
     provider = skill_scoped_tools("maps", named("a"))
     assert provider.id == "skill-scoped:maps"
     for ctx, expected in [
@@ -110,7 +110,7 @@ def test_a_skill_needs_a_name(skill: str) -> None:
 
 
 async def later(value: Any) -> Any:
-    """Return a value after a moment."""
+    """Return a value after a checkpoint."""
     await anyio.lowlevel.checkpoint()
     return value
 
@@ -120,7 +120,7 @@ async def later(value: Any) -> Any:
 async def test_a_gate_lists_what_its_predicate_allows(
     telemetry: Captured, *, slow_gate: bool, slow_provider: bool
 ) -> None:
-    """Predicate and provider may each be sync or async; nothing is awaited if both are sync."""
+    """A gate lists the tools that its predicate allows, and predicate and provider may be sync or async."""
 
     def allow(tool: Tool, ctx: DiscoveryContext) -> Any:
         allowed = tool.name != "b" and ctx.iteration == 2
@@ -137,7 +137,7 @@ async def test_a_gate_lists_what_its_predicate_allows(
 
 
 class FakeListing:
-    """A provider that takes a moment."""
+    """A provider that lists after a moment."""
 
     id = "slow"
 
@@ -152,7 +152,7 @@ class FakeListing:
 
 @pytest.mark.parametrize("slow", [True, False])
 async def test_a_gate_that_cannot_decide_stays_shut(telemetry: Captured, *, slow: bool) -> None:
-    """A predicate that raises fails the discovery; its exception is the cause."""
+    """A gate whose predicate raises fails the discovery with the exception as its cause."""
     error = PermissionError("no policy")
 
     async def refuse(tool: Tool, ctx: DiscoveryContext) -> bool:
@@ -169,14 +169,14 @@ async def test_a_gate_that_cannot_decide_stays_shut(telemetry: Captured, *, slow
 @pytest.mark.parametrize("slow", [True, False])
 @pytest.mark.parametrize("answer", [None, "abc", 7])
 async def test_a_gate_does_not_hide_what_is_wrong_with_a_list(telemetry: Captured, answer: Any, *, slow: bool) -> None:
-    """Its predicate is asked about tools only; anything else is refused as it is without a gate."""
+    """An invalid list fails the discovery behind a gate as it does without one."""
     inner: Any = FakeListing(answer) if slow else Answering(answer)
     with pytest.raises(InvalidCatalog):
         await ask(telemetry, gated_tools(inner, lambda tool, ctx: tool.name != "b"))
 
 
 async def test_a_gate_leaves_broken_tools_to_quarantine(telemetry: Captured) -> None:
-    """What is no tool at all has no name that a predicate could ask for."""
+    """The predicate of a gate is not asked about objects that are no tools, which are quarantined."""
     inner: Any = Answering([*named("a", "b"), "junk"], on_invalid="quarantine")
     assert await ask(telemetry, gated_tools(inner, lambda tool, ctx: tool.name != "b")) == ["a"]
     assert [event.problem for event in telemetry.events if isinstance(event, ToolsQuarantined)] == [
@@ -185,7 +185,7 @@ async def test_a_gate_leaves_broken_tools_to_quarantine(telemetry: Captured) -> 
 
 
 async def test_a_gate_has_what_the_provider_behind_it_says_of_itself(telemetry: Captured) -> None:
-    """Objective, address, quarantine and time hold through a gate, and closing it closes the provider."""
+    """A gate has the objective, address, quarantine and timeout of its provider, and closes it."""
     closed: list[bool] = []
 
     async def aclose() -> None:
@@ -207,7 +207,7 @@ async def test_a_gate_has_what_the_provider_behind_it_says_of_itself(telemetry: 
 
 
 async def test_combined_lists_all_in_order(telemetry: Captured) -> None:
-    """Each provider has a boundary of its own, below that of the whole."""
+    """`combined` lists the tools in the order of the providers, each with a span below its own."""
     hub = DiscoveryProvider(FakeHub(named("a"), latency=0.01), id="hub")
     assert await ask(telemetry, combined(hub, static_tools(named("b")))) == ["a", "b"]
     ((whole, parts),) = telemetry.tree()
@@ -216,7 +216,7 @@ async def test_combined_lists_all_in_order(telemetry: Captured) -> None:
 
 
 async def test_combined_fails_with_the_first_failure(telemetry: Captured) -> None:
-    """The failure is that of the provider, not a group; the others are cancelled."""
+    """`combined` raises the failure of the provider, and cancels the others."""
     error = OSError("down")
     hub = DiscoveryProvider(FakeHub(faults=[error]), id="hub")
     slow = DiscoveryProvider(FakeHub(latency=math.inf), id="slow")
@@ -229,7 +229,7 @@ async def test_combined_fails_with_the_first_failure(telemetry: Captured) -> Non
 
 @pytest.mark.parametrize("own", [0.05, None])
 async def test_combined_leaves_out_a_provider_that_hangs(telemetry: Captured, own: float | None) -> None:
-    """The time is that of each provider, its own or the run's; the others are listed when it is over."""
+    """`combined` with `on_error="skip"` leaves out a provider that times out."""
 
     class Hanging:
         id = "hung"
@@ -246,7 +246,7 @@ async def test_combined_leaves_out_a_provider_that_hangs(telemetry: Captured, ow
 
 
 def test_combined_options_that_cannot_work_are_refused() -> None:
-    """It needs providers with ids of their own, and a known `on_error`."""
+    """`combined` refuses no providers, equal ids and an unknown `on_error`."""
     one = static_tools([])
     for providers in ((), (one, one)):
         with pytest.raises(ConfigError, match="combined"):
@@ -256,7 +256,7 @@ def test_combined_options_that_cannot_work_are_refused() -> None:
 
 
 async def test_combined_closes_all() -> None:
-    """Those that can be closed are."""
+    """`combined` closes the providers that can be closed."""
     hub = FakeHub(named("a"))
     closed: list[bool] = []
 
@@ -286,13 +286,13 @@ async def test_combined_closes_all() -> None:
     ],
 )
 def test_what_is_no_provider_is_refused(provider: Any) -> None:
-    """A mistake is found when an agent is made, not when it runs."""
+    """An object that is no provider is refused with `ConfigError`."""
     with pytest.raises(ConfigError):
         Lister(provider)
 
 
 class Unreadable(Sequence[Tool]):
-    """A list that fails when it is read."""
+    """A list that raises when it is read."""
 
     def __len__(self) -> int:
         return 1
@@ -322,7 +322,7 @@ class Unreadable(Sequence[Tool]):
 )
 @pytest.mark.parametrize("slow", [True, False])
 async def test_what_is_no_catalogue_is_refused(telemetry: Captured, answer: Any, problem: str, *, slow: bool) -> None:
-    """The error names the provider and the fault; the boundary is paired."""
+    """The error about an invalid catalogue names the provider and the fault."""
     with pytest.raises(InvalidCatalog, match=problem) as caught:
         await ask(telemetry, Answering(later(answer) if slow else answer))
     assert caught.value.provider_id == "odd"
@@ -331,7 +331,7 @@ async def test_what_is_no_catalogue_is_refused(telemetry: Captured, answer: Any,
 
 
 async def test_quarantine_leaves_broken_tools_out_and_says_so(telemetry: Captured) -> None:
-    """Each good tool stays, each broken one is told of; what is no list at all is still refused."""
+    """Quarantine leaves out each broken tool with an event, and an answer that is no list is still refused."""
     broken = Tool(name="b", run=nothing, input_schema={"type": "objekt"})
     answer = [*named("a"), broken, None, *named("a", "c")]
     assert await ask(telemetry, Answering(answer, on_invalid="quarantine")) == ["a", "c"]
@@ -343,7 +343,7 @@ async def test_quarantine_leaves_broken_tools_out_and_says_so(telemetry: Capture
 
 @pytest.mark.parametrize("own", [None, 0.02])
 async def test_a_provider_s_own_timeout_wins(telemetry: Captured, own: float | None) -> None:
-    """The limit of the run holds for those that have none."""
+    """The timeout of a provider wins over the limit of the run, which holds for providers without one."""
 
     async def hang() -> None:
         await anyio.sleep_forever()
@@ -354,7 +354,7 @@ async def test_a_provider_s_own_timeout_wins(telemetry: Captured, own: float | N
 
 
 async def test_a_list_that_did_not_change_costs_nothing(telemetry: Captured) -> None:
-    """The same tools a second time are the same catalogue, in whatever list they come."""
+    """A list of the same tools is the same catalogue."""
     tools = named("a", "b")
     provider = Answering(tools)
     lister = Lister(provider)
@@ -366,7 +366,7 @@ async def test_a_list_that_did_not_change_costs_nothing(telemetry: Captured) -> 
 
 
 async def test_a_change_is_told_and_equal_content_is_none(telemetry: Captured) -> None:
-    """Event, attribute and counter come with other content, not with other objects; each identity has its own."""
+    """A changed catalogue is an event, an attribute and a count; equal tools and other identities are no change."""
     provider = Answering(named("a"))
     lister = Lister(provider)
     await ask(telemetry, lister)
@@ -385,7 +385,7 @@ async def test_a_change_is_told_and_equal_content_is_none(telemetry: Captured) -
 
 
 async def test_a_provider_is_asked_once(telemetry: Captured) -> None:
-    """`list_tools` is called once for each discovery."""
+    """A discovery calls `list_tools` once."""
     provider = Answering(named("a"))
     await ask(telemetry, provider)
     assert provider.calls == 1

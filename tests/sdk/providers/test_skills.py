@@ -59,7 +59,7 @@ def offered(model: ScriptedModel) -> list[list[str]]:
 
 
 def answers(run: RunResult[str]) -> list[Any]:
-    """Return what all calls came to."""
+    """Return the results of all calls."""
     return [each.response for each in results(run)]
 
 
@@ -71,7 +71,7 @@ async def play(*steps: Any, skills: Sequence[Skill] = (REFUNDS, RETURNS), **opti
 
 
 async def test_a_loaded_skill_brings_its_instructions_and_then_its_tools() -> None:
-    """The body is the result; the tools are there from the next iteration on, after what was there before."""
+    """The body of a loaded skill is the result, and its tools are offered from the next iteration on."""
     result, model = await play(LOAD, REFUND, "done", tools=[static("now")])
     assert offered(model) == [["now", "load_skill"], *[["now", "load_skill", "refund"]] * 2]
     assert answers(result) == ["Look it up first.", "refunded A-1"]
@@ -87,7 +87,7 @@ def static(name: str) -> Tool:
 
 
 async def test_the_description_of_load_skill_lists_the_skills() -> None:
-    """The model reads ids and descriptions, and no bodies."""
+    """The description of `load_skill` has the ids and descriptions of the skills, and no bodies."""
     _, model = await play("done")
     [definition] = model.requests[0].tools
     assert "- refunds: How to refund.\n- returns: How to send back." in definition.description
@@ -95,21 +95,21 @@ async def test_the_description_of_load_skill_lists_the_skills() -> None:
 
 
 async def test_an_agent_without_skills_has_nothing_of_them() -> None:
-    """No provider, no tool: it costs nothing."""
+    """An agent without skills offers no `load_skill`."""
     model = ScriptedModel("done")
     await within(Agent("a", model=model).run("x"))
     assert offered(model) == [[]]
 
 
 async def test_a_tool_of_a_skill_cannot_be_called_in_the_batch_that_loads_it() -> None:
-    """Activation takes effect in the next iteration; the early call is told that there is no such tool yet."""
+    """A tool of a skill is unknown in the message that loads the skill."""
     result, _ = await play([LOAD, REFUND], REFUND, "done")
     assert answers(result)[1].startswith("Unknown tool: 'refund'")
     assert answers(result)[2] == "refunded A-1"
 
 
 async def test_an_unknown_skill_is_a_result_that_suggests_others(telemetry: Captured) -> None:
-    """The model reads what it may have meant, or all there are; nothing becomes active."""
+    """The result of an unknown skill suggests similar ones or lists all, and nothing becomes active."""
     wrong = [ToolCall("load_skill", {"skill_id": "refund"}), ToolCall("load_skill", {"skill_id": "zzz"})]
     result, model = await play(wrong, "done")
     assert answers(result) == [
@@ -122,7 +122,7 @@ async def test_an_unknown_skill_is_a_result_that_suggests_others(telemetry: Capt
 
 
 async def test_loading_a_skill_twice_changes_nothing() -> None:
-    """Its body comes again; what is offered stays as it is, in the same order."""
+    """Loading a skill again returns its body and does not change the offer."""
     other = ToolCall("load_skill", {"skill_id": "returns"})
     result, model = await play(LOAD, other, [LOAD, LOAD], "done")
     assert offered(model)[2:] == [["load_skill", "refund", "label"]] * 2
@@ -130,13 +130,13 @@ async def test_loading_a_skill_twice_changes_nothing() -> None:
 
 
 async def test_arguments_may_come_as_text() -> None:
-    """Models that send the arguments as JSON text load skills too."""
+    """The arguments of `load_skill` may be JSON text."""
     _, model = await play(ToolCall("load_skill", json.dumps({"skill_id": "refunds"})), "done")
     assert offered(model)[1] == ["load_skill", "refund"]
 
 
 async def test_a_skill_stays_active_with_its_history() -> None:
-    """A run that goes on with a conversation has the skills that were loaded in it."""
+    """A run with a history has the skills that were loaded in it."""
     first, _ = await play(LOAD, "done")
     _, model = await play(REFUND, "done", history=first.messages)
     assert offered(model)[0] == ["load_skill", "refund"]
@@ -190,13 +190,13 @@ async def test_a_skill_stays_active_with_its_history() -> None:
     ],
 )
 async def test_a_malformed_history_activates_nothing(history: list[Message]) -> None:
-    """Only a call of a known skill that has brought its instructions counts."""
+    """A history activates a skill only with a call and a result that brought its instructions."""
     _, model = await play("done", history=history, strict=False)
     assert offered(model) == [["load_skill"]]
 
 
 async def test_providers_know_the_active_skills() -> None:
-    """`active_skill_id` is the one activated last, `active_skill_ids` has all in order; `skill_scoped_tools` obeys."""
+    """Providers get the last activated skill and all active ones in order."""
     seen: list[tuple[str | None, tuple[str, ...]]] = []
 
     class Watching:
@@ -217,7 +217,7 @@ async def test_providers_know_the_active_skills() -> None:
 
 
 async def test_active_skills_are_recorded_where_providers_are_asked() -> None:
-    """The input of each `discover_tools` span has them."""
+    """The input of each `discover_tools` span has the active skills."""
     with capture(capture=CapturePolicy("full")) as telemetry:
         await play(LOAD, "done")
     inputs = [json.loads(attributes(span)[semconv.INPUT]) for span in telemetry.find("discover_tools")]
@@ -225,14 +225,14 @@ async def test_active_skills_are_recorded_where_providers_are_asked() -> None:
 
 
 async def test_two_skills_may_share_a_tool() -> None:
-    """It is offered once."""
+    """A tool of two active skills is offered once."""
     both = [REFUNDS, Skill("disputes", "How to dispute.", "Call the bank.", [refund])]
     _, model = await play([LOAD, ToolCall("load_skill", {"skill_id": "disputes"})], "done", skills=both)
     assert offered(model)[1] == ["load_skill", "refund"]
 
 
 async def test_the_name_of_load_skill_is_reserved() -> None:
-    """A tool of the application, or of a hub, cannot take its place."""
+    """A tool named `load_skill` is refused, from the application and from a provider."""
     mine = static("load_skill")
     with pytest.raises(DiscoveryError, match="'load_skill' is reserved"):
         Agent("a", model=ScriptedModel(), tools=[mine])
@@ -256,13 +256,13 @@ async def test_the_name_of_load_skill_is_reserved() -> None:
     ],
 )
 def test_skills_that_cannot_work_are_refused(make: Any, problem: str) -> None:
-    """When they are made, or when the agent is."""
+    """A wrong skill is refused when it is made or when the agent is."""
     with pytest.raises(ConfigError, match=problem):
         make()
 
 
 async def test_a_skill_takes_functions_as_tools() -> None:
-    """They become tools as those of an agent do."""
+    """A function among the tools of a skill becomes a tool."""
 
     def now() -> str:
         """Tell the time."""
@@ -287,20 +287,20 @@ def nothing(arguments: object, ctx: object) -> str:
     ],
 )
 def test_a_skill_with_a_broken_tool_is_refused_before_it_is_loaded(bad: Tool, problem: str) -> None:
-    """When the agent is made, and not in the middle of a run."""
+    """A skill with a broken tool is refused when the agent is made."""
     with pytest.raises(InvalidCatalog, match=problem):
         Agent("a", model=ScriptedModel(), skills=[Skill("refunds", "d", "b", tools=[bad])])
 
 
 async def test_arguments_that_cannot_be_read_load_nothing() -> None:
-    """JSON that is nested too deep to be read is a failed call like any other."""
+    """Arguments of `load_skill` that are nested too deep fail the call, and the run goes on."""
     model = ScriptedModel(ToolCall("load_skill", "[" * 100_000), "done")
     result = await within(Agent("a", model=model, skills=[Skill("refunds", "d", "b")]).run("x"))
     assert result.output == "done"
 
 
 async def test_tools_of_a_skill_are_offered_where_all_others_are_lazy() -> None:
-    """Loading the skill has asked for them; they need no search."""
+    """Tools of a loaded skill are offered without a search in lazy mode."""
     refund = Tool(name="refund", run=lambda arguments, ctx: "refunded")
     model = ScriptedModel(ToolCall("load_skill", {"skill_id": "refunds"}), ToolCall("refund"), "done")
     skill = Skill("refunds", "d", "b", tools=[refund])

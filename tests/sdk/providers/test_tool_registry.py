@@ -51,7 +51,7 @@ def full() -> ToolRegistry:
 
 
 def test_schemas_say_where_tools_come_from() -> None:
-    """Sorted by name: name, description, parameters and source, with the server or the provider."""
+    """Schemas are sorted by name, each with name, description, parameters and source."""
     [mail, now, page, search] = full().list_schemas()
     parameters = {"type": "object", "properties": {}}
     assert now == {"name": "now", "description": "Do now.", "parameters": parameters, "source": "builtin"}
@@ -61,14 +61,14 @@ def test_schemas_say_where_tools_come_from() -> None:
 
 
 def test_schemas_are_copies() -> None:
-    """Whoever changes one changes nothing in the registry."""
+    """A change of a returned schema does not change the registry."""
     registry: Any = full()
     registry.list_schemas()[0]["parameters"]["type"] = "string"
     assert registry.list_schemas()[0]["parameters"]["type"] == "object"
 
 
 def test_tools_come_and_go() -> None:
-    """One by one, by server, and all of MCP; each says what it removed."""
+    """Tools are removed one by one, by server or all of MCP, and the number removed is returned."""
     registry = full()
     assert registry.names() == ["mail", "now", "page", "search"]
     assert registry.unregister("mail")
@@ -80,7 +80,7 @@ def test_tools_come_and_go() -> None:
 
 
 def test_functions_are_registered_as_tools() -> None:
-    """Also with the method as a decorator."""
+    """`register` decorates a function and makes it a tool."""
     registry = ToolRegistry()
 
     @registry.register
@@ -93,7 +93,7 @@ def test_functions_are_registered_as_tools() -> None:
 
 
 def test_clones_go_their_own_way() -> None:
-    """A clone has the tools that are allowed, and later changes of one do not show in the other."""
+    """A clone has the allowed tools, and later changes of either do not show in the other."""
     registry = full()
     assert registry.clone_without_mcp().names() == ["mail", "now"]
     clone = registry.clone_allowed_by(lambda tool: tool.source == Mcp("wiki"))
@@ -106,7 +106,7 @@ def test_clones_go_their_own_way() -> None:
 
 
 def test_one_source_is_replaced_at_one_moment() -> None:
-    """The others stay; and if the new tools do not go with them, everything stays."""
+    """`replace_source` replaces the tools of one source, or changes nothing if a name collides."""
     registry = full()
     registry.replace_source(Mcp("wiki"), [made("page"), made("edit")])
     assert registry.names() == ["edit", "mail", "now", "page", "search"]
@@ -116,7 +116,7 @@ def test_one_source_is_replaced_at_one_moment() -> None:
 
 
 def test_readers_never_see_half_a_source() -> None:
-    """While one thread swaps a source again and again, each list is of one generation."""
+    """A list never mixes two generations of a source that another thread replaces."""
     registry = ToolRegistry()
     generations = [[made(f"{name}{number}") for number in range(20)] for name in "ab"]
     registry.replace_source(Mcp("s"), generations[0])
@@ -139,7 +139,7 @@ def test_readers_never_see_half_a_source() -> None:
 
 
 def test_many_threads_may_register_at_the_same_time() -> None:
-    """Nothing is lost."""
+    """Tools that many threads register at the same time are all there."""
     registry = ToolRegistry()
 
     def register(number: int) -> None:
@@ -159,7 +159,7 @@ def test_many_threads_may_register_at_the_same_time() -> None:
     [("first", ["find"]), ("last", ["find"]), ("prefix", ["find", "wiki__find"])],
 )
 async def test_collisions_inside_are_told_to_each_run(telemetry: Captured, policy: Any, listed: list[str]) -> None:
-    """By an event with both sources, once for each run and change."""
+    """A collision within a registry is one event with both sources in each run."""
     registry = ToolRegistry([made("find")], collisions=policy)
     registry.register_mcp(made("find"), "wiki")
     assert registry.names() == listed
@@ -174,7 +174,7 @@ async def test_collisions_inside_are_told_to_each_run(telemetry: Captured, polic
 
 
 def test_a_collision_is_refused_when_it_is_made() -> None:
-    """By default at once, naming both sources, and the registry stays as it was."""
+    """A collision is refused at once by default, and the registry stays unchanged."""
     registry = full()
     with pytest.raises(ToolNameCollision, match=r"registering a tool in 'registry' failed: .*'search'.*'mcp:github'"):
         registry.register(made("search"))
@@ -185,7 +185,7 @@ def test_a_collision_is_refused_when_it_is_made() -> None:
 
 
 def test_what_is_unregistered_is_what_is_listed_under_the_name() -> None:
-    """And with it what it hides; a tool with a name of its own stays, and gets its own name back."""
+    """`unregister` removes the listed tool and those it hides; a tool with a name of its own stays."""
     for policy, left in (("first", []), ("prefix", ["find"])):
         choice: Any = policy
         registry = ToolRegistry([made("find")], collisions=choice)
@@ -199,7 +199,7 @@ def test_what_is_unregistered_is_what_is_listed_under_the_name() -> None:
 
 
 async def test_spans_logs_and_metrics_say_where_a_tool_comes_from(telemetry: Captured) -> None:
-    """The kind of source on all three; the server on the span."""
+    """Span, log line and metric have the kind of a tool's source, and the span also the server."""
     model = ScriptedModel([ToolCall(name, id=name) for name in ("search", "mail", "now")], "done")
     await within(Agent("a", model=model, providers=[full()]).run("x"))
     expected = {"search": ("mcp", "github"), "mail": ("hub", "rube"), "now": ("builtin", None)}
@@ -215,7 +215,7 @@ async def test_spans_logs_and_metrics_say_where_a_tool_comes_from(telemetry: Cap
 
 
 async def test_tools_of_a_hub_come_from_it(telemetry: Captured) -> None:
-    """What a hub behind `DiscoveryProvider` lists has that provider as its source."""
+    """A tool that a `DiscoveryProvider` lists has that provider as its source."""
     hub = DiscoveryProvider(FakeHub([made("mail")]), id="rube")
     await within(Agent("a", model=ScriptedModel(ToolCall("mail"), "done"), providers=[hub]).run("x"))
     found = attributes(telemetry.span("execute_tool mail"))
@@ -223,7 +223,7 @@ async def test_tools_of_a_hub_come_from_it(telemetry: Captured) -> None:
 
 
 async def test_a_run_sees_a_change_at_its_next_iteration(telemetry: Captured) -> None:
-    """A tool that was unregistered meanwhile is said to be removed."""
+    """A tool that was unregistered during a run is removed in the next iteration."""
     registry = full()
 
     def remove(request: object) -> ToolCall:
@@ -238,7 +238,7 @@ async def test_a_run_sees_a_change_at_its_next_iteration(telemetry: Captured) ->
 
 
 async def test_equal_content_has_an_equal_digest(telemetry: Captured) -> None:
-    """In whatever order it was registered."""
+    """The digest of a registry does not depend on the order of registration."""
     for order in (("a", "b", "c"), ("c", "a", "b")):
         registry = ToolRegistry([made(name) for name in order])
         await within(Agent("a", model=ScriptedModel("done"), providers=[registry]).run("x"))
@@ -247,14 +247,14 @@ async def test_equal_content_has_an_equal_digest(telemetry: Captured) -> None:
 
 
 def test_a_list_is_the_same_as_long_as_nothing_changes() -> None:
-    """So that it is not checked again; and the registry is a provider."""
+    """A registry is a provider, and returns the same list while nothing changes."""
     registry = full()
     assert isinstance(registry, ToolProvider)
     assert registry.list_tools(DiscoveryContext()) is registry.list_tools(DiscoveryContext(iteration=2))
 
 
 def test_names_are_made_to_fit() -> None:
-    """A name that models do not accept gets one that they do; a reserved one is refused."""
+    """A name that models do not accept is made to fit, and a reserved one is refused."""
     registry = ToolRegistry([made("files.read/all"), made("ok")])
     assert registry.names() == ["files_read_all_" + registry.names()[0][-10:], "ok"]
     with pytest.raises(ConfigError, match="'load_skill' is reserved for the tool that loads skills"):
@@ -264,7 +264,7 @@ def test_names_are_made_to_fit() -> None:
 
 
 def test_a_tool_is_unregistered_by_the_name_it_was_registered_by() -> None:
-    """Also if that was made to fit; and by the name that it got."""
+    """A tool can be unregistered by its original name and by its fitted one."""
     registry = ToolRegistry([made("files.read/all"), made("files.write")])
     assert registry.unregister("files.read/all")
     assert registry.unregister(registry.names()[0])
@@ -273,14 +273,14 @@ def test_a_tool_is_unregistered_by_the_name_it_was_registered_by() -> None:
 
 @pytest.mark.parametrize("name", [None, 5, b"x"])
 def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
-    """When it is registered."""
+    """A tool name that is no text is refused when it is registered."""
     with pytest.raises(ConfigError, match=r"ToolRegistry 'registry': tool name .* is not 1 to 64 characters"):
         ToolRegistry([made(name)])
 
 
 @given(st.lists(st.text(max_size=90), max_size=12))
 def test_fitted_names_can_be_read_backwards(names: list[str]) -> None:
-    """Each name gets one that models accept, never two the same, and the same whatever their order."""
+    """Each fitted name is valid, unique and independent of the order of the names."""
     fitted = fitted_names(names)
     assert set(fitted) == set(names)
     assert all(problem_of(name) is None for name in fitted.values())

@@ -1,4 +1,4 @@
-"""What fails again and again is left alone, across runs, and then tried by one caller."""
+"""Circuit breakers, which keep calls away from what fails again and again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 class Hub:
-    """A provider that works or not. Attributes: calls: how often it was asked."""
+    """A provider that fails until it is told to work. Attributes: calls: number of its calls."""
 
     id = "hub"
 
@@ -50,7 +50,7 @@ class Hub:
         self.calls = 0
 
     async def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
-        """Answer or fail."""
+        """List tools or fail."""
         self.calls += 1
         await anyio.lowlevel.checkpoint()
         if not self.works:
@@ -59,7 +59,7 @@ class Hub:
 
 
 async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> None:
-    """Closed, open, half-open, closed: across runs, with events and a gauge; refused calls reach nobody."""
+    """A circuit opens, half-opens and closes across runs, with events and a gauge, and refuses calls while open."""
     time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
     for _ in range(2):
@@ -79,7 +79,7 @@ async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> 
 
 
 async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> None:
-    """For another cooldown."""
+    """A failing probe opens the circuit for another cooldown."""
     time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
     for later in (0.0, 0.0, 10.0):
@@ -93,7 +93,7 @@ async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> N
 
 
 async def test_models_of_one_name_have_breakers_of_their_own() -> None:
-    """If they are of two vendors, or in two places: where one is down the other still answers."""
+    """Models of one name at two addresses have a circuit each."""
 
     class Placed(FunctionModel):
         def __init__(self, host: str, *, works: bool) -> None:
@@ -113,7 +113,7 @@ async def test_models_of_one_name_have_breakers_of_their_own() -> None:
 
 @pytest.mark.parametrize("is_combined", [False, True])
 async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured, *, is_combined: bool) -> None:
-    """A provider that leaves its hub alone for a moment does not open the circuit by that."""
+    """A refusal by a hub's back-off does not count as a failure for its circuit."""
     hub = FakeHub(faults=[OSError("down")] * 9)
     provider: ToolProvider = DiscoveryProvider(hub, id="hub", clock=Clock())
     if is_combined:
@@ -127,7 +127,7 @@ async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured, *, i
 
 @pytest.mark.parametrize("is_combined", [False, True])
 async def test_one_fetch_that_fails_is_one_failure(telemetry: Captured, *, is_combined: bool) -> None:
-    """However many runs wait for it: the run that made it tells the breaker, and those that joined it do not."""
+    """A failed fetch that many runs share counts as one failure."""
     time, fails = Clock(), anyio.Event()
 
     class Slow(FakeHub):
@@ -159,7 +159,7 @@ async def test_one_fetch_that_fails_is_one_failure(telemetry: Captured, *, is_co
 
 
 async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured) -> None:
-    """Also where another pipeline saw the circuit close."""
+    """The gauge shows a circuit that a run with another telemetry has closed."""
     time, hub = Clock(), Hub()
     shared = breaking(time, 1)
     agents = [
@@ -176,7 +176,7 @@ async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured)
 
 
 async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
-    """A circuit does not stay half-open for ever."""
+    """A cancelled probe lets the next caller probe."""
     time = Clock()
     hangs = anyio.Event()
     mode = "fail"
@@ -203,7 +203,7 @@ async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
 
 
 async def test_a_model_whose_circuit_is_open_is_passed_over(telemetry: Captured) -> None:
-    """By a FallbackModel, without a rule; the span of the refused call says why."""
+    """A `FallbackModel` passes over a model whose circuit is open."""
     calls = 0
 
     def fail(request: ModelRequest) -> str:
@@ -221,7 +221,7 @@ async def test_a_model_whose_circuit_is_open_is_passed_over(telemetry: Captured)
 
 
 async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
-    """Which says so; nothing is run."""
+    """The result of a tool whose circuit is open says so, and the tool is not run."""
     calls = 0
 
     @tool
@@ -239,7 +239,7 @@ async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
 
 
 async def test_failures_of_the_caller_do_not_count() -> None:
-    """A bad request, or a tool's answer that something is not so, says nothing of who was asked."""
+    """Invalid requests and `ToolError`s do not count as failures for a circuit."""
     model = ScriptedModel(*[ModelError("m", "no", error_kind="invalid_request")] * 3, "hi")
     agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(3):
@@ -259,7 +259,7 @@ async def test_failures_of_the_caller_do_not_count() -> None:
 
 
 async def test_a_success_starts_the_count_anew() -> None:
-    """Only failures in a row open a circuit."""
+    """A success resets the number of failures."""
     model = ScriptedModel(OSError("1"), "ok", OSError("2"), "ok", OSError("3"), "ok")
     agent = Agent("a", model=model, reliability=breaking(Clock(), 2))
     for number in range(6):
@@ -271,7 +271,7 @@ async def test_a_success_starts_the_count_anew() -> None:
 
 
 def test_circuits_are_safe_between_threads() -> None:
-    """Many threads, each with an event loop of its own: one probe."""
+    """Of many threads with their own event loops, one probes a half-open circuit."""
     time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 3))
     refused: list[bool] = []
@@ -299,7 +299,7 @@ def test_circuits_are_safe_between_threads() -> None:
 
 
 def test_a_breaker_that_cannot_work_is_refused() -> None:
-    """With what is wrong."""
+    """Wrong options of a circuit breaker are refused."""
     for options in ({"failures": 0}, {"cooldown": -1.0}):
         with pytest.raises(ConfigError, match="failures must be at least 1"):
             CircuitBreaker(**options)

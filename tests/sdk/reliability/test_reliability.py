@@ -1,4 +1,4 @@
-"""Rules about what fails: what they are asked, and what comes of what they say."""
+"""Reliability rules: the situations that they see and the effects of their decisions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def test_a_model_is_asked_again(telemetry: Captured) -> None:
-    """Each attempt is a span with its number; events, span events and the counter tell why, and that it worked."""
+    """A rule repeats a model call, with a span for each attempt and events of the retries and the recovery."""
     model = ScriptedModel(down(), down(), "hi")
     result = await within(Agent("a", model=model, reliability=rules(TWICE)).run("go"))
     assert result.output == "hi"
@@ -98,7 +98,7 @@ async def test_a_model_is_asked_again(telemetry: Captured) -> None:
 
 
 async def test_without_a_rule_that_matches_nothing_is_tried_again(telemetry: Captured) -> None:
-    """The error is what it would be without rules."""
+    """An operation that no rule matches any longer fails with its own error."""
     model = ScriptedModel(down(), down(), down())
     with pytest.raises(ModelError, match="down"):
         await within(Agent("a", model=model, reliability=rules(TWICE)).run("go"))
@@ -111,7 +111,7 @@ async def test_without_a_rule_that_matches_nothing_is_tried_again(telemetry: Cap
 
 
 async def test_the_first_rule_that_matches_decides() -> None:
-    """`ok()` keeps the ones after it from being asked."""
+    """The first rule that matches decides, and later rules are not asked."""
     asked: list[str] = []
 
     def note(name: str, *, answer: bool) -> Any:
@@ -132,7 +132,7 @@ async def test_the_first_rule_that_matches_decides() -> None:
 
 
 async def test_what_a_rule_gets_to_know() -> None:
-    """Operation, name, attempt, error and what it means, elapsed time, usage, iteration, identity, response."""
+    """A rule gets the operation, attempt, error and its kind, elapsed time, usage, iteration, identity and response."""
     seen: list[Situation] = []
 
     def look(situation: Situation) -> bool:
@@ -172,7 +172,7 @@ async def test_what_a_rule_gets_to_know() -> None:
 
 
 async def test_waits_grow_and_are_jittered() -> None:
-    """Twice as long at most each time, up to a bound, and a random part of that."""
+    """Waits double up to `max_backoff` and are multiplied by the jitter."""
     time = Clock()
     model = ScriptedModel(*[down()] * 5, "hi")
     patient = Rule(when=lambda s: s.error is not None, then=retry(backoff=1.0, max_backoff=5.0), kind="x")
@@ -186,7 +186,7 @@ async def test_waits_grow_and_are_jittered() -> None:
 
 
 async def test_retry_after_is_honoured(telemetry: Captured) -> None:
-    """As it is; one that is longer than the rule allows is not waited for, and the failure stays what it is."""
+    """`retry_after` of the vendor is the wait, and a longer one than the rule allows ends the attempts."""
     time = Clock()
     model = ScriptedModel(down("rate_limited", retry_after=7.0), "hi")
     rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
@@ -213,7 +213,7 @@ async def test_retry_after_is_honoured(telemetry: Captured) -> None:
 
 
 async def test_a_wait_is_not_begun_that_the_deadline_would_end(telemetry: Captured) -> None:
-    """The run fails with what went wrong, not with a deadline that it sat through."""
+    """A wait beyond the deadline is not begun, and the run fails with the error of the model."""
     rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=7200.0), kind="x")
     model = ScriptedModel(down(retry_after=3600.0))
     agent = Agent("a", model=model, limits=Limits(timeout=60.0), reliability=Reliability([rule]))
@@ -222,7 +222,7 @@ async def test_a_wait_is_not_begun_that_the_deadline_would_end(telemetry: Captur
 
 
 class Lists:
-    """A provider that fails as told. Attributes: faults: what its next calls raise; None lets one pass."""
+    """A provider that fails in a given order. Attributes: faults: exceptions of its next calls; None lets one pass."""
 
     id = "hub"
 
@@ -245,7 +245,7 @@ class Busy(Exception):
 
 
 async def test_retry_after_of_a_provider_s_own_exception_is_honoured() -> None:
-    """Of a provider and of a hub, which is left alone for exactly as long; what is not a number of seconds is not."""
+    """`retry_after` of a provider's own exception is the wait if it is a number of seconds."""
     rule = Rule(when=lambda s: s.error is not None and s.attempt < 2, then=retry(backoff=1.0), kind="x")
     for said, slept in ((7, 7.0), (0.25, 0.25), (True, 1.0), ("7", 1.0), (float("nan"), 1.0), (-1, None)):
         time = Clock()
@@ -263,7 +263,7 @@ def failed_discovery(situation: Situation) -> bool:
 
 
 async def test_the_next_model_is_asked(telemetry: Captured) -> None:
-    """Of a FallbackModel, by rule; without one left the failure stays, with notes about the others."""
+    """`retry_other` asks the next model of a `FallbackModel`, and without one the failure has notes."""
     first, second = ScriptedModel(down("invalid_request"), name="one"), ScriptedModel("hi", name="two")
     rule = Rule(when=lambda s: s.operation == "inference" and s.error is not None, then=retry_other(), kind="next")
     agent = Agent("a", model=FallbackModel(first, second), reliability=rules(rule))
@@ -282,18 +282,18 @@ async def test_the_next_model_is_asked(telemetry: Captured) -> None:
 
 
 async def test_where_rules_say_nothing_a_fallback_model_does_as_without_them(telemetry: Captured) -> None:
-    """It goes to the next model for the kinds that it has."""
+    """A `FallbackModel` falls back as usual if no rule matches."""
     model = FallbackModel(ScriptedModel(down(), name="one"), ScriptedModel("hi", name="two"))
     rule = Rule(when=lambda s: False, then=retry(), kind="x")
     assert (await within(Agent("a", model=model, reliability=rules(rule)).run("go"))).output == "hi"
 
 
 async def test_a_stream_that_was_read_is_not_tried_again(telemetry: Captured) -> None:
-    """What was read cannot be taken back; the span says why the rule did not count."""
+    """A stream that was read in part is not repeated, and its span has a `not_retried` event."""
 
     class Breaking(ScriptedModel):
         async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-            """Break off."""
+            """Yield a piece, then fail."""
             yield ModelDelta("text", "Once")
             raise down()
 
@@ -311,7 +311,7 @@ async def test_a_stream_that_was_read_is_not_tried_again(telemetry: Captured) ->
 
 
 async def test_a_response_can_be_refused() -> None:
-    """A rule may look at what came, and have it done again."""
+    """A rule with `on="success"` may refuse a response and have the call repeated."""
     model = ScriptedModel("", "better")
     empty = Rule(
         when=lambda s: s.operation == "inference" and not s.response.message.text,
@@ -323,7 +323,7 @@ async def test_a_response_can_be_refused() -> None:
 
 
 async def test_a_rule_that_reads_a_response_without_on_is_deprecated() -> None:
-    """It still decides about the response, and a warning says what to write."""
+    """A rule that reads a response without `on` still decides, and warns with what to write."""
     model = ScriptedModel("", "better")
     empty = Rule(
         when=lambda s: s.operation == "inference" and s.error is None and not s.response.message.text,
@@ -351,7 +351,7 @@ async def test_a_rule_that_reads_a_response_without_on_is_deprecated() -> None:
 async def test_a_rule_says_which_outcomes_it_is_for(
     telemetry: Captured, on: Any, then: Any, outcomes: list[str]
 ) -> None:
-    """Unless it does, what retries or replaces is for failures, and what ends the run is for all."""
+    """`on` chooses the outcomes of a rule; by default retries and fallbacks are for failures, `fail_fast` for all."""
     rule = Rule(when=lambda s: s.operation == "inference" and s.attempt == 1, then=then, kind="x", on=on)
     matched = []
     for outcome, step in (("failure", down()), ("success", "hi")):
@@ -367,7 +367,7 @@ async def test_a_rule_says_which_outcomes_it_is_for(
     "value", ["sorry", Message("assistant", "sorry"), ModelResponse(message=Message("assistant", "sorry"))]
 )
 async def test_another_answer_stands_in_for_a_model(telemetry: Captured, value: Any) -> None:
-    """A text, a message or a response; the failed call stays in the trace."""
+    """A fallback for a model may be a text, a message or a response, and the failed call stays in the trace."""
     rule = Rule(when=lambda s: s.error is not None, then=fallback(lambda s: value), kind="canned")
     result = await within(Agent("a", model=ScriptedModel(down()), reliability=rules(rule)).run("go"))
     assert result.output == "sorry"
@@ -376,7 +376,7 @@ async def test_another_answer_stands_in_for_a_model(telemetry: Captured, value: 
 
 
 async def test_a_run_is_ended_by_a_rule(telemetry: Captured) -> None:
-    """With the kind of the rule, and the failure as the cause, whose type is that of the run."""
+    """`fail_fast` ends the run with the kind of the rule and the failure as the cause."""
     rule = Rule(when=lambda s: s.error_kind == "auth", then=fail_fast(), kind="no-key")
     with pytest.raises(ReliabilityFailFast, match="the rule 'no-key' ended inference of 'scripted'") as caught:
         await within(Agent("a", model=ScriptedModel(down("auth")), reliability=rules(rule)).run("go"))
@@ -386,7 +386,7 @@ async def test_a_run_is_ended_by_a_rule(telemetry: Captured) -> None:
 
 
 async def test_a_budget_is_checked_before_a_call(telemetry: Captured) -> None:
-    """Nothing is called once it is spent; a cost that is not known counts as nothing."""
+    """A `pre_check` rule prevents a model call once the cost is above its limit."""
     costly = ModelResponse(
         message=Message("assistant", [ToolCall("add", {"a": 1, "b": 2})]),
         usage=Usage(cost=3.0),
@@ -401,7 +401,7 @@ async def test_a_budget_is_checked_before_a_call(telemetry: Captured) -> None:
 
 
 async def test_a_provider_is_asked_again(telemetry: Captured) -> None:
-    """Within its one span, which counts the attempts; each that failed keeps its event."""
+    """A rule repeats a listing within one span, which counts the attempts."""
     provider = Lists(OSError("down"), OSError("down"))
     result = await within(
         Agent("a", model=ScriptedModel("hi"), providers=[provider], reliability=rules(TWICE)).run("go")
@@ -436,7 +436,7 @@ async def test_a_provider_is_asked_again(telemetry: Captured) -> None:
 async def test_a_decision_is_told_after_the_failure_that_it_follows(
     telemetry: Captured, operation: str, then: Reaction, expected: str
 ) -> None:
-    """A listener learns what failed before it learns what a rule does about it."""
+    """The event of a decision comes after that of the failure."""
     faults: list[Any] = [down()]
 
     @tool(idempotent=True)
@@ -461,7 +461,7 @@ async def test_a_decision_is_told_after_the_failure_that_it_follows(
 
 
 async def test_the_last_known_catalogue_stands_in(telemetry: Captured) -> None:
-    """Visibly stale; of the same tenant only; and where nothing is known the failure stays what it is."""
+    """`last_known_catalog` gives the last list of the same tenant as stale, and without one the failure stays."""
     provider = Lists()
     rule = Rule(when=failed_discovery, then=fallback(last_known_catalog), kind="degraded")
     model = ScriptedModel("one", ToolCall("add", {"a": 1, "b": 2}), "two")
@@ -479,7 +479,7 @@ async def test_the_last_known_catalogue_stands_in(telemetry: Captured) -> None:
 
 
 async def test_other_tools_stand_in_for_a_provider() -> None:
-    """Those that the rule's function returns."""
+    """A fallback for a provider may return other tools."""
     provider = DiscoveryProvider(FakeHub(faults=[OSError("down")] * 9), id="hub")
     rule = Rule(when=failed_discovery, then=fallback(lambda s: [add]), kind="degraded")
     model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3")
@@ -488,7 +488,7 @@ async def test_other_tools_stand_in_for_a_provider() -> None:
 
 
 async def test_only_idempotent_tools_are_tried_again(telemetry: Captured) -> None:
-    """Within their one span; of the others the failure is a result for the model, and the span says why."""
+    """A rule repeats only idempotent tools, and the span of another one says why it is not repeated."""
     calls: list[str] = []
 
     def failing(name: str, *, idempotent: bool) -> Tool:
@@ -514,7 +514,7 @@ async def test_only_idempotent_tools_are_tried_again(telemetry: Captured) -> Non
 
 
 async def test_a_value_stands_in_for_a_tool() -> None:
-    """The model gets it as the tool's result."""
+    """The value of a fallback for a tool is the result that the model reads."""
 
     @tool
     async def price() -> int:
@@ -529,7 +529,7 @@ async def test_a_value_stands_in_for_a_tool() -> None:
 
 
 async def test_a_rule_may_end_the_run_for_a_tool(telemetry: Captured) -> None:
-    """Also in the middle of several calls, with its own error."""
+    """`fail_fast` for a tool ends the run in the middle of several calls."""
 
     @tool
     async def broken() -> str:
@@ -543,7 +543,7 @@ async def test_a_rule_may_end_the_run_for_a_tool(telemetry: Captured) -> None:
 
 
 async def test_a_cancellation_is_never_tried_again() -> None:
-    """A tool that cancels the run is not asked again."""
+    """A cancellation is not repeated."""
     token, calls = CancelToken(), 0
 
     async def stop(arguments: Any, ctx: Any) -> None:
@@ -563,7 +563,7 @@ async def test_a_cancellation_is_never_tried_again() -> None:
 
 
 async def test_rules_without_a_word_about_errors_are_about_failures(telemetry: Captured) -> None:
-    """What went well is neither tried again nor replaced, whatever else such a rule says."""
+    """A rule that does not mention errors neither repeats nor replaces a success."""
     given = [
         Rule(when=lambda s: s.operation == "discovery" and s.attempt < 3, then=retry(backoff=0.2), kind="transient"),
         Rule(when=lambda s: s.operation == "inference", then=retry_other(), kind="next-model"),
@@ -590,7 +590,7 @@ async def test_rules_without_a_word_about_errors_are_about_failures(telemetry: C
 
 
 async def test_only_what_is_done_is_told(telemetry: Captured) -> None:
-    """A wait that is too long, no other model, no time: no decision is counted, and the span says why."""
+    """A decision that cannot be carried out is not counted, and the span says why."""
     too_long = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
     other = Rule(when=lambda s: s.error is not None, then=retry_other(), kind="x")
     canned = Rule(when=lambda s: s.error is not None, then=fallback(last_known_catalog), kind="x")
@@ -623,7 +623,7 @@ async def test_only_what_is_done_is_told(telemetry: Captured) -> None:
 
 
 async def test_a_discovery_that_fails_in_the_end_counts_its_attempts(telemetry: Captured) -> None:
-    """On its span, as one that succeeds does."""
+    """The span of a failed discovery has the number of its attempts."""
     with pytest.raises(DiscoveryError):
         await within(
             Agent("a", model=ScriptedModel(), providers=[Lists(*[OSError("x")] * 3)], reliability=rules(TWICE)).run(
@@ -634,7 +634,7 @@ async def test_a_discovery_that_fails_in_the_end_counts_its_attempts(telemetry: 
 
 
 async def test_what_stands_in_for_a_provider_is_not_its_last_known_catalogue() -> None:
-    """That is what it listed itself."""
+    """The list of a fallback does not become the last known catalogue."""
     down_first = Rule(when=lambda s: failed_discovery(s) and s.iteration == 1, then=fallback(lambda s: []), kind="x")
     then_known = Rule(when=failed_discovery, then=fallback(last_known_catalog), kind="y")
     provider = Lists(OSError("1"), OSError("2"))
@@ -651,7 +651,7 @@ async def test_what_stands_in_for_a_provider_is_not_its_last_known_catalogue() -
 
 @pytest.mark.parametrize("operation", ["discovery", "inference", "tool"])
 async def test_a_fallback_that_fails_is_not_what_is_raised(telemetry: Captured, operation: str) -> None:
-    """The failure itself is, and says that the fallback failed, too; nothing is called again."""
+    """If a fallback fails, the original failure stays, with a note about the fallback."""
 
     @tool
     async def price() -> int:
@@ -675,11 +675,11 @@ async def test_a_fallback_that_fails_is_not_what_is_raised(telemetry: Captured, 
 
 
 async def test_nothing_stands_in_for_the_rest_of_a_stream(telemetry: Captured) -> None:
-    """Whose beginning was read already."""
+    """No fallback replaces the rest of a stream that was read in part."""
 
     class Breaking(ScriptedModel):
         async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-            """Break off."""
+            """Yield a piece, then fail."""
             yield ModelDelta("text", "Once")
             raise down()
 
@@ -696,7 +696,7 @@ async def test_nothing_stands_in_for_the_rest_of_a_stream(telemetry: Captured) -
 
 
 async def test_what_a_tool_failure_means() -> None:
-    """One that took too long, one that was called wrongly, and one that says no."""
+    """The kind of a tool's failure tells a timeout, invalid arguments and a `ToolError` apart."""
     seen: list[Any] = []
 
     async def hang(arguments: Any, ctx: Any) -> None:
@@ -718,7 +718,7 @@ async def test_what_a_tool_failure_means() -> None:
 
 
 async def test_a_provider_that_fails_because_it_is_cancelled_is_not_asked_again() -> None:
-    """Also if it never lets the event loop go on."""
+    """A provider that fails because its run is cancelled is not called again."""
     token, calls = CancelToken(), 0
 
     class Stops:
@@ -738,7 +738,7 @@ async def test_a_provider_that_fails_because_it_is_cancelled_is_not_asked_again(
 
 
 async def test_rules_of_one_kind_that_raise_are_counted_one_by_one(telemetry: Captured) -> None:
-    """And passed over one by one."""
+    """Each of several rules that raise is counted and skipped."""
     asked: list[int] = []
 
     def note(number: int, *, breaks: bool) -> Any:
@@ -759,7 +759,7 @@ async def test_rules_of_one_kind_that_raise_are_counted_one_by_one(telemetry: Ca
 
 
 async def test_what_is_no_rule_is_refused() -> None:
-    """When it is made, with what to do."""
+    """A wrong rule is refused when it is made, with what to do."""
 
     async def wait(situation: Situation) -> bool:
         return True
@@ -784,7 +784,7 @@ async def test_what_is_no_rule_is_refused() -> None:
 
 
 def test_names_of_telemetry() -> None:
-    """Are those that dashboards know."""
+    """The metrics of decisions and circuits have the names that dashboards use."""
     assert semconv.RELIABILITY_DECISIONS.name == "pellucid.reliability.decisions"
     assert semconv.CIRCUIT_STATE.name == "pellucid.circuit.state"
     assert issubclass(CircuitOpen, Exception)

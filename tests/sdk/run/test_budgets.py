@@ -1,4 +1,4 @@
-"""Limits of what a run spends on its models: cost, tokens and calls, with its sub-agents and resumed passes."""
+"""Limits of the cost, tokens and model calls of a run, with its sub-agents and resumed passes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def start(agent: Agent, way: str) -> RunResult:
 @pytest.mark.parametrize("way", ["run", "stream"])
 @pytest.mark.parametrize(("name", "value"), [("max_cost", 0.02), ("max_tokens", 6_000), ("max_model_calls", 4)])
 async def test_a_run_stops_at_its_limit(telemetry: Captured, name: str, value: float, way: str) -> None:
-    """It never exceeds it, and the closing answer is within it; the run's span has the limit and what was used."""
+    """A run stops below its limit, closing answer included, and its span has the limit and the amount used."""
     model = metered(LOOK)
     result = await start(looking(model, bounded(name, value)), way)
     assert (result.status, result.stop_reason) == ("limit_reached", name)
@@ -129,7 +129,7 @@ async def test_a_run_stops_at_its_limit(telemetry: Captured, name: str, value: f
 
 @pytest.mark.parametrize("wanted", [20, 300, ENDLESS])
 async def test_no_limit_is_exceeded_whatever_it_is(wanted: int) -> None:
-    """For each of many limits the tokens and dollars of the whole run are within it, if answers obey `max_tokens`."""
+    """Runs with many different limits of tokens and dollars stay within them if answers obey `max_tokens`."""
     for step in range(1, 40):
         model = metered(LOOK, wanted=wanted)
         settings: Any = {"max_tokens": 5_000}
@@ -143,7 +143,7 @@ async def test_no_limit_is_exceeded_whatever_it_is(wanted: int) -> None:
 
 
 async def test_a_run_within_its_limits_has_no_trace_of_them(telemetry: Captured) -> None:
-    """It completes, its settings are sent as they are, and its span has no limit."""
+    """A run that stays within its limits completes with its own settings, and its span has no limit."""
     model = ScriptedModel(LOOK, "done", name="metered")
     limits = Limits(max_cost=5, max_tokens=10**6, max_model_calls=50)
     result = await within(looking(model, limits, settings={"max_tokens": 700}).run("go"))
@@ -153,7 +153,7 @@ async def test_a_run_within_its_limits_has_no_trace_of_them(telemetry: Captured)
 
 
 async def test_max_tokens_of_a_call_is_what_remains(telemetry: Captured) -> None:
-    """Without a setting it is sent only where every model can write as much; the span of the call has it."""
+    """A call is sent the remaining tokens as `max_tokens`, unless models cannot write as much or a setting is lower."""
     model = metered(wanted=50)
     assert (await within(looking(model, Limits(max_tokens=1_000)).run("go"))).status == "completed"
     [request] = model.requests
@@ -170,7 +170,7 @@ async def test_max_tokens_of_a_call_is_what_remains(telemetry: Captured) -> None
 
 
 async def test_no_tool_is_run_once_the_limit_is_reached(telemetry: Captured) -> None:
-    """The calls of the answer that reaches it get a result that says why, and a closing answer is asked for."""
+    """A tool call in the answer that reaches the limit is refused with the reason, and a closing answer follows."""
     look, model = Counted(), metered(LOOK, wanted=ENDLESS, last="")
     result = await within(looking(model, Limits(max_tokens=3_000), look.tool).run("go"))
     assert look.calls == 0
@@ -185,7 +185,7 @@ async def test_no_tool_is_run_once_the_limit_is_reached(telemetry: Captured) -> 
 
 @pytest.mark.parametrize(("output", "expected"), [(None, ""), (int, None)])
 async def test_a_closing_answer_that_does_not_fit(telemetry: Captured, output: Any, expected: Any) -> None:
-    """The run ends without one: after a result that fills what remains, and before the first call."""
+    """A run ends without a closing answer if what remains of its limit does not suffice for one."""
     look, model = Counted("word " * 20_000), metered(LOOK)
     result = await within(looking(model, Limits(max_tokens=5_000), look.tool, output=output).run("go"))
     assert (result.status, result.stop_reason, result.output) == ("limit_reached", "max_tokens", expected)
@@ -201,7 +201,7 @@ async def test_a_closing_answer_that_does_not_fit(telemetry: Captured, output: A
 
 @pytest.mark.parametrize(("output", "expected"), [(None, "Part 0. That is it."), (int, None)])
 async def test_an_answer_that_the_limit_cuts_off(output: Any, expected: Any) -> None:
-    """It is the output as far as it goes, unless the agent has an output type; the status says that it is not whole."""
+    """A text that the limit cuts off is the output, but None if the agent has an output type."""
     model = metered(wanted=ENDLESS)
     agent = Agent("a", model=model, limits=Limits(max_tokens=1_000), output=output)
     result = await within(agent.run("go"))
@@ -212,7 +212,7 @@ async def test_an_answer_that_the_limit_cuts_off(output: Any, expected: Any) -> 
 
 
 async def test_the_last_call_is_kept_for_the_closing_answer() -> None:
-    """With tools, `max_model_calls=1` is one call without them; an agent without tools just answers."""
+    """`max_model_calls=1` allows one call without tools, and an agent without tools just answers."""
     model = metered(LOOK)
     result = await within(looking(model, Limits(max_model_calls=1)).run("go"))
     assert (result.status, result.stop_reason) == ("limit_reached", "max_model_calls")
@@ -222,7 +222,7 @@ async def test_the_last_call_is_kept_for_the_closing_answer() -> None:
 
 
 async def test_what_no_vendor_counts_is_estimated() -> None:
-    """A model that reports no usage is stopped all the same."""
+    """A run whose model reports no usage is stopped by an estimate."""
     model = FunctionModel(lambda request: LOOK if request.tools else "done")
     look = Counted("x" * 4_000)
     result = await within(looking(model, Limits(max_tokens=20_000, max_iterations=99), look.tool).run("go"))
@@ -231,7 +231,7 @@ async def test_what_no_vendor_counts_is_estimated() -> None:
 
 
 async def test_attempts_count_as_calls() -> None:
-    """Those that fail too, whether a rule repeats them or another model follows."""
+    """Failed attempts count against `max_model_calls`, whether a rule repeats them or another model follows."""
 
     def fail(request: ModelRequest) -> str:
         raise ModelError("metered", "down", error_kind="unavailable")
@@ -250,7 +250,7 @@ async def test_attempts_count_as_calls() -> None:
 
 
 async def test_an_attempt_that_timed_out_counts_as_an_estimate() -> None:
-    """A vendor may charge for it although it reports nothing: the next attempt has less."""
+    """An attempt that timed out counts as an estimate, so that the next attempt has fewer tokens left."""
     asked: list[int] = []
 
     async def hang(request: ModelRequest) -> str:
@@ -274,7 +274,7 @@ async def test_an_attempt_that_timed_out_counts_as_an_estimate() -> None:
 
 @pytest.mark.parametrize("way", ["run", "stream"])
 async def test_an_unknown_price_is_refused(way: str) -> None:
-    """When the run starts, before anything is called; the error names the model and the remedy."""
+    """`max_cost` is refused before any call if the price of the model is unknown, and the error names the remedy."""
     model = ScriptedModel("hi", name="new")
     with pytest.raises(ConfigError, match=r"price of model 'new' of pellucid\.testing.*prices=") as refused:
         await start(looking(model, Limits(max_cost=1)), way)
@@ -285,7 +285,7 @@ async def test_an_unknown_price_is_refused(way: str) -> None:
 
 
 async def test_unknown_prices_of_others_are_refused() -> None:
-    """Those of the models to fall back to, of agents among the tools, and where the price table fails."""
+    """`max_cost` is refused if the price of a fallback model or sub-agent is unknown, or if the price table fails."""
     model = metered()
     second = FallbackModel(model, ScriptedModel(name="new"))
     helper = Agent("helper", model=ScriptedModel(name="new"), description="d").as_tool()
@@ -315,7 +315,7 @@ def helper(model: FunctionModel, look: Counted, name: str = "helper", limits: Li
 
 @pytest.mark.parametrize(("name", "value"), [("max_cost", 0.03), ("max_tokens", 12_000), ("max_model_calls", 6)])
 async def test_sub_agents_count(telemetry: Captured, name: str, value: float) -> None:
-    """They stop at the limit of the run around them, with a closing answer; that run still has one of its own."""
+    """A sub-agent stops with a closing answer at the limit of its caller, which then gives a closing answer too."""
     inner, asking = metered(LOOK), metered(ToolCall("helper", {"input": "x"}))
     result = await within(looking(asking, bounded(name, value), helper(inner, Counted())).run("go"))
     assert (result.status, result.stop_reason) == ("limit_reached", name)
@@ -330,7 +330,7 @@ async def test_sub_agents_count(telemetry: Captured, name: str, value: float) ->
 
 
 async def test_the_own_limit_of_a_sub_agent(telemetry: Captured) -> None:
-    """It ends the sub-agent only; without room for an answer, the call fails with the limit, and the caller goes on."""
+    """A sub-agent's own limit ends only the sub-agent, and its caller goes on."""
     asking = ScriptedModel(ToolCall("helper", {"input": "x"}), "done", name="metered")
     tight = helper(metered(LOOK), Counted(), limits=Limits(max_tokens=10))
     result = await within(looking(asking, Limits(max_tokens=10**6), tight).run("go"))
@@ -340,7 +340,7 @@ async def test_the_own_limit_of_a_sub_agent(telemetry: Captured) -> None:
 
 
 async def test_parallel_sub_agents_exceed_it_by_their_answers_in_flight_at_most() -> None:
-    """Four calls in flight, each of which was admitted; after them no other is."""
+    """Four parallel sub-agents exceed the limit of their caller by at most the four answers in flight."""
     size, flying, most = 500, 0, 0
 
     def model() -> FunctionModel:
@@ -374,7 +374,7 @@ async def test_parallel_sub_agents_exceed_it_by_their_answers_in_flight_at_most(
 
 @pytest.mark.parametrize(("name", "value"), [("max_cost", 0.02), ("max_tokens", 6_000), ("max_model_calls", 4)])
 async def test_a_resumed_run_has_what_remains(telemetry: Captured, name: str, value: float) -> None:
-    """The calls of all passes count, through checkpoints that were JSON; they are within the limit."""
+    """The calls of all passes of a resumed run count against its limits, through checkpoints in JSON."""
     model, look = metered(LOOK), Counted(needs_approval=True)
     agent = looking(model, bounded(name, value), look.tool)
     result, passes = await within(agent.run("go")), 1
@@ -390,7 +390,7 @@ async def test_a_resumed_run_has_what_remains(telemetry: Captured, name: str, va
 
 
 async def test_a_limit_that_came_after_the_checkpoint() -> None:
-    """A run that paused without limits has spent what its usage says."""
+    """A limit that is set after the checkpoint counts the usage before it."""
     model, look = metered(LOOK, wanted=2_000), Counted(needs_approval=True)
     waits = await within(looking(model, Limits(), look.tool).run("go"))
     assert waits.checkpoint is not None

@@ -1,4 +1,4 @@
-"""Requests that fit into the model's window: what they leave out, what stays, and what is recorded of it."""
+"""Requests that are cut to fit the model's window: the cuts, the parts that stay, and the records of both."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def _counted(message: Message) -> tuple[Message, int, int]:
 
 
 def tokens_of(messages: Sequence[Message]) -> int:
-    """Return the tokens of messages, as the models of these tests count them: more than are estimated."""
+    """Return the tokens of messages as the models of these tests count them, which is more than the estimate."""
     return sum(_counted(message)[1] for message in messages)
 
 
 def estimated(messages: Sequence[Message]) -> int:
-    """Return the tokens of messages at four bytes each, as they are estimated."""
+    """Return the estimated tokens of messages, at four bytes each."""
     return sum(_counted(message)[2] for message in messages)
 
 
 def looking(times: int, others: Mapping[int, ToolCall] | None = None) -> FunctionModel:
-    """Return a model that looks so many times, or makes `others` of its calls, and then answers; it counts tokens."""
+    """Return a model that calls `look` a number of times, or makes the calls in `others`, and counts tokens."""
 
     def answer(request: ModelRequest) -> ModelResponse:
         number = len(model.requests)
@@ -102,20 +102,20 @@ def looking(times: int, others: Mapping[int, ToolCall] | None = None) -> Functio
 
 @pytest.fixture(autouse=True)
 def counted() -> Iterator[None]:
-    """Forget the messages of a test."""
+    """Forget the counted messages of the test before."""
     yield
     _COUNTED.clear()
 
 
 def compactions(agent: Agent[Any, Any]) -> list[ContextCompacted]:
-    """Return a list that gets the cuts of an agent's runs."""
+    """Return a list to which each cut of an agent's runs is appended."""
     cuts: list[ContextCompacted] = []
     agent.on("context.compacted", cuts.append)
     return cuts
 
 
 def texts(request: ModelRequest) -> str:
-    """Return all that a request says."""
+    """Return all text of a request."""
     return json.dumps([message.to_dict() for message in request.messages])
 
 
@@ -130,7 +130,7 @@ def turns(number: int, size: int = 2_000) -> list[Message]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_long_run_stays_within_the_window() -> None:
-    """800 iterations with results of 20 kB: each request fits, vendors accept it, and a late one costs no more."""
+    """Each request of 800 iterations fits the window, obeys the vendors' rules and costs no more at the end."""
     model, executed, started = looking(800), dict.fromkeys((400, 720), 0), -100
     agent = Agent("a", model=model, tools=[look(20_000)], limits=ENDLESS, context=Context(window=100_000))
     cuts = compactions(agent)
@@ -161,7 +161,7 @@ async def test_a_long_run_stays_within_the_window() -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_vendors_accept_what_is_left() -> None:
-    """Of any conversation that they accept: calls keep their results, and nothing is empty."""
+    """A conversation that vendors accept is still valid for them after a cut."""
     found = Fitted()
     for seed in range(CONVERSATIONS):
         await within(fit(seed, found))
@@ -172,7 +172,7 @@ async def test_vendors_accept_what_is_left() -> None:
 
 
 async def test_requests_between_cuts_share_their_prefix() -> None:
-    """So that vendors' caches are used: a request is cut seldom and far."""
+    """A request is cut seldom and far, so that the requests between two cuts share their prefix."""
     model = looking(60)
     agent = Agent("a", model=model, tools=[look()], limits=ENDLESS, context=Context(window=30_000))
     cuts = compactions(agent)
@@ -187,7 +187,7 @@ async def test_requests_between_cuts_share_their_prefix() -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("window", "least"), [(50_000, 0.77), (60_000, 0.8)])
 async def test_long_results_leave_prompt_caches_their_share(window: int, least: float) -> None:
-    """Of results that fill a tenth of the window: whole turns are left out seldom, results as far as they may be."""
+    """Results that fill a tenth of the window still leave most of each request in the vendor's cache."""
     model = FunctionModel(
         lambda _: (
             ToolCall(LOOK, {"number": len(model.requests)}, f"call_{len(model.requests)}")
@@ -208,7 +208,7 @@ async def test_long_results_leave_prompt_caches_their_share(window: int, least: 
 
 
 async def test_a_cut_is_recorded(telemetry: Captured) -> None:
-    """On the span of the request that is cut: which messages, by which strategy, and tokens; also as metrics."""
+    """The span of a cut request has the messages, the strategy and the tokens, and metrics count them."""
     agent = Agent("a", model=looking(12), tools=[look()], limits=ENDLESS, context=Context(window=12_000))
     cuts = compactions(agent)
     await within(agent.run("go"))
@@ -230,7 +230,7 @@ async def test_a_cut_is_recorded(telemetry: Captured) -> None:
 
 
 async def test_results_become_stubs() -> None:
-    """A stub names the tool and the size; short results, the last ones and the conversation stay as they are."""
+    """An old result becomes a stub with the tool and the size; the last result and the conversation stay whole."""
     model = looking(12)
     agent = Agent("a", model=model, tools=[look()], limits=ENDLESS, context=Context(window=12_000))
     result = await within(agent.run("go"))
@@ -242,7 +242,7 @@ async def test_results_become_stubs() -> None:
 
 
 async def test_the_model_reads_what_was_cut_or_left_out() -> None:
-    """With `read_result`, which exists only then: in parts, and each part is within `max_result_bytes`."""
+    """The model reads a long result in parts with `read_result`, which is offered only once a result was cut."""
     text = "".join(f"line {number}: Grüße, 世界\n" for number in range(400))
     calls: list[ToolCall | str] = []
 
@@ -276,7 +276,7 @@ async def test_the_model_reads_what_was_cut_or_left_out() -> None:
 
 
 async def test_the_model_reads_a_result_that_is_left_out() -> None:
-    """From the conversation, which is whole; an unknown id is an error that says what to do."""
+    """`read_result` returns a left out result from the conversation, and an unknown id is an error with a remedy."""
     others = {20: ToolCall("read_result", {"id": "call_2"}, "r1"), 21: ToolCall("read_result", {"id": "none"}, "r2")}
     agent = Agent("a", model=looking(21, others), tools=[look()], limits=ENDLESS, context=Context(window=12_000))
     result = await within(agent.run("go"))
@@ -287,7 +287,7 @@ async def test_the_model_reads_a_result_that_is_left_out() -> None:
 
 
 async def test_the_model_reads_on_after_a_pause_and_in_the_next_run() -> None:
-    """Also in another process: the checkpoint and the conversation have the result whole, and the tool is offered."""
+    """`read_result` returns a result from a checkpoint in JSON, and in the next run from its history."""
     line = "".join(f"line {number}, " for number in range(500))
 
     async def page(arguments: Any, ctx: Any) -> str:
@@ -318,7 +318,7 @@ async def test_the_model_reads_on_after_a_pause_and_in_the_next_run() -> None:
 
 
 async def test_reasoning_is_left_out() -> None:
-    """Of old answers only, and an answer that was nothing else is gone with it."""
+    """`DropReasoning` leaves the reasoning out of old answers only."""
     history = [
         message
         for number in range(10)
@@ -338,7 +338,7 @@ async def test_reasoning_is_left_out() -> None:
 
 
 async def test_turns_are_left_out_as_a_whole() -> None:
-    """A note tells the model; the first message of the user and the last turns stay."""
+    """Whole turns are left out with a note to the model, while the first user message and the last turns stay."""
     model, history = ScriptedModel("ok"), turns(20)
     await within(Agent("a", model=model, context=Context(window=8_000)).run("last", history=history))
     said = [message.text.strip("y ") for message in model.requests[0].messages]
@@ -349,7 +349,7 @@ async def test_turns_are_left_out_as_a_whole() -> None:
 
 
 async def test_what_earlier_runs_left_out_is_not_left_out_anew(telemetry: Captured) -> None:
-    """A run with a history leaves out what the runs before it did; it reports only what its own request adds."""
+    """A run with a history leaves out again what earlier runs left out, and reports only its own cuts."""
     agent = Agent("a", model=FunctionModel(lambda _: "y" * 2_000), context=Context(window=8_000))
     cuts = compactions(agent)
     history: list[Message] = []
@@ -374,7 +374,7 @@ async def test_what_earlier_runs_left_out_is_not_left_out_anew(telemetry: Captur
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.11, 1.23, 1.5])
 async def test_runs_of_a_conversation_share_their_prefix(ratio: float) -> None:
-    """However a vendor counts: a run leaves out what the runs before it left out, and the window is used."""
+    """A run leaves out what the runs before it left out, and fills the window however its vendor counts."""
 
     def answer(request: ModelRequest) -> ModelResponse:
         calls = len(model.requests)
@@ -398,7 +398,7 @@ async def test_runs_of_a_conversation_share_their_prefix(ratio: float) -> None:
 
 
 async def test_what_is_kept_stays() -> None:
-    """Messages by a predicate, with their calls and results; and loaded skills."""
+    """Messages that `keep` selects stay with their calls and results, and so do loaded skills."""
     refunds = Skill("refunds", "Refunds.", "Look up the order first. " * 40)
     model = looking(30, {2: ToolCall("load_skill", {"skill_id": "refunds"}, "load")})
     context = Context(window=9_000, keep=lambda message: any(part.id == "call_3" for part in message.tool_results))
@@ -412,7 +412,7 @@ async def test_what_is_kept_stays() -> None:
 
 
 async def test_a_summary_is_extended(telemetry: Captured) -> None:
-    """It takes the place of what is left out, is a `chat` within `compose_request`, and counts as the run's."""
+    """A summary extends the one before, is a `chat` span within `compose_request`, and counts in the run's usage."""
     summaries: list[ModelRequest] = []
 
     def summarize(request: ModelRequest) -> ModelResponse:
@@ -442,7 +442,7 @@ async def test_a_summary_is_extended(telemetry: Captured) -> None:
 
 
 async def test_other_runs_with_the_same_history_use_the_same_summary() -> None:
-    """And leave out the same, so that the prompt cache of the conversation is used from run to run."""
+    """Runs that continue one history use the same summary and share the prefix of its first request."""
     small = FunctionModel(lambda _: "what was said")
     model = FunctionModel(lambda _: "ok")
     agent = Agent("a", model=model, context=Context(window=8_000, strategies=[Summarize(small)]))
@@ -457,7 +457,7 @@ async def test_other_runs_with_the_same_history_use_the_same_summary() -> None:
 
 
 async def test_a_failed_summary_does_not_fail_the_run() -> None:
-    """The messages are left out all the same."""
+    """A run goes on if its summary fails, and the messages are left out all the same."""
     failing = ScriptedModel(*[ModelError("small", "no", error_kind="unavailable")] * 9, name="small")
     model = ScriptedModel("ok")
     agent = Agent("a", model=model, context=Context(window=8_000, strategies=[Summarize(failing)]))
@@ -473,7 +473,7 @@ def too_long() -> ModelError:
 
 
 async def test_a_request_that_is_too_long_is_cut_and_repeated(telemetry: Captured) -> None:
-    """Once, further than usual, with a `compose_request` of its own; the run goes on."""
+    """A request that is too long for the model is cut once more and repeated, with a `compose_request` of its own."""
     model = ScriptedModel(too_long(), "ok")
     agent = Agent("a", model=model, context=Context(window=20_000))
     cuts = compactions(agent)
@@ -487,7 +487,7 @@ async def test_a_request_that_is_too_long_is_cut_and_repeated(telemetry: Capture
 
 @pytest.mark.parametrize("history", [0, 20])
 async def test_a_request_that_stays_too_long_fails_with_a_remedy(history: int) -> None:
-    """After one repetition, or at once if nothing can be left out: the error says what takes how many tokens."""
+    """A request that stays too long fails with the sizes and a remedy, after one repetition if anything can be cut."""
     model = ScriptedModel(*[too_long()] * 2)
     agent = Agent("a", model=model, context=Context(window=20_000))
     with pytest.raises(ModelError, match=r"too long for the window of 20,000 tokens.* lower Limits") as caught:
@@ -497,7 +497,7 @@ async def test_a_request_that_stays_too_long_fails_with_a_remedy(history: int) -
 
 
 async def test_a_resumed_run_leaves_out_the_same() -> None:
-    """The checkpoint has the whole conversation, and where it was cut."""
+    """A resumed run leaves out the same messages as before the pause, and its checkpoint has the whole conversation."""
     pay = Tool(name="pay", description="Pay.", run=look().run, needs_approval=True)
     model = looking(18, {17: ToolCall("pay", {"number": 1}, "pay")})
     agent = Agent("a", model=model, tools=[look(), pay], limits=ENDLESS, context=Context(window=12_000))
@@ -514,7 +514,7 @@ async def test_a_resumed_run_leaves_out_the_same() -> None:
 
 
 async def test_a_budget_counts_what_is_sent() -> None:
-    """A limit of tokens is not reached early because the conversation is longer than the requests."""
+    """A token limit counts the tokens of the requests as sent, not those of the whole conversation."""
     model = looking(40)
     prices = PriceTable({"function": Price(input=1.0, output=8.0)})
     limits = Limits(max_iterations=5_000, max_tokens=2_000_000, max_cost=9.0)
@@ -524,7 +524,7 @@ async def test_a_budget_counts_what_is_sent() -> None:
 
 
 async def test_the_smallest_window_counts() -> None:
-    """Of several models, each of which may get the request; windows are published, or corrected by name."""
+    """A request to several models is cut to the smallest of their windows."""
     names = {"pellucid.testing:one": 50_000, "two": 9_000}
     model = FallbackModel(FunctionModel(lambda _: "ok", name="one"), FunctionModel(lambda _: "ok", name="two"))
     agent = Agent("a", model=model, context=Context(window=names))
@@ -542,7 +542,7 @@ class Torn:
 
 
 async def test_calls_and_results_stay_together() -> None:
-    """A strategy that separates them ends the run, and is named."""
+    """A strategy that separates calls from their results ends the run with an error that names it."""
     agent = Agent(
         "a",
         model=looking(20),
@@ -566,7 +566,7 @@ async def test_calls_and_results_stay_together() -> None:
     ],
 )
 def test_options_are_checked(options: dict[str, Any], problem: str) -> None:
-    """When they are given."""
+    """Wrong options of `Context` are refused when it is made."""
     with pytest.raises(ConfigError, match=problem):
         Context(**options)
 
@@ -581,13 +581,13 @@ def test_options_are_checked(options: dict[str, Any], problem: str) -> None:
     ],
 )
 def test_an_agent_checks_its_window(context: Any, problem: str) -> None:
-    """When it is made."""
+    """An agent is refused when it is made if its context has no known window or leaves no room."""
     with pytest.raises(ConfigError, match=problem):
         Agent("a", model=ScriptedModel("ok"), context=context, settings={"max_tokens": 2_000})
 
 
 def test_rules_of_vendors_are_held() -> None:
-    """The rules that these tests hold requests to find a result without its call, and a call without its result."""
+    """The rules of vendors in these tests find a call without its result and a result without its call."""
     call, result = ToolCall(LOOK, {}, "c"), ToolResult("c", "r", name=LOOK)
     asked, said = Message("user", "go"), Message("assistant", [call])
 

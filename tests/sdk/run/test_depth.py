@@ -1,4 +1,4 @@
-"""How deeply runs are nested: what is refused, and that none is open after the outermost one."""
+"""Limits of how deeply runs are nested."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def in_stream(agent: Agent) -> Tool:
 async def test_an_agent_that_calls_itself_is_refused_at_its_limit(
     telemetry: Captured, make: Callable[[Agent], Tool]
 ) -> None:
-    """The model reads the limit and the chain, as a sub-agent and from the code of a tool; every run has its answer."""
+    """An agent that calls itself is refused at `max_depth`, and the model reads the limit and the chain."""
     said: list[str] = []
     agent = mirror(said, make, limits=Limits(max_depth=2))
     assert (await within(agent.run("x"))).output == "done"
@@ -119,14 +119,14 @@ async def test_an_agent_that_calls_itself_is_refused_at_its_limit(
 
 
 async def test_eight_runs_are_nested_by_default(telemetry: Captured) -> None:
-    """Also if the code of tools runs them."""
+    """Eight runs may be nested by default, also if the code of tools runs them."""
     said: list[str] = []
     assert (await within(mirror(said, in_code).run("x"))).output == "done"
     assert len(telemetry.find("invoke_agent mirror")) == 9
 
 
 async def test_the_tightest_limit_of_the_chain_holds() -> None:
-    """An outer run bounds what its sub-agents call; no limit of theirs loosens it."""
+    """The lowest `max_depth` of the agents in a chain holds for all of them."""
     said: list[str] = []
     inner = Agent("inner", model=ScriptedModel("hi"), description="d")
     middle = Agent("middle", model=calling("inner", said), tools=[inner.as_tool()], description="d")
@@ -138,7 +138,7 @@ async def test_the_tightest_limit_of_the_chain_holds() -> None:
 
 
 async def test_no_nested_runs_can_be_allowed() -> None:
-    """With a depth of 0; a negative one is an error."""
+    """`max_depth=0` refuses every nested run, and a negative depth is an error."""
     said: list[str] = []
     assert (await within(mirror(said, limits=Limits(max_depth=0)).run("x"))).output == "done"
     assert "these are: mirror." in said[0]
@@ -147,7 +147,7 @@ async def test_no_nested_runs_can_be_allowed() -> None:
 
 
 async def test_a_run_after_another_is_not_nested() -> None:
-    """A tool may run agents one after the other, as many as it wants."""
+    """A tool may run any number of agents one after the other at depth 1."""
     inner = Agent("inner", model=FunctionModel(lambda request: "hi"), description="d")
 
     @tool
@@ -163,7 +163,7 @@ async def test_a_run_after_another_is_not_nested() -> None:
 @pytest.mark.parametrize("how", ["deadline", "cancelled"])
 @pytest.mark.parametrize("is_stubborn", [False, True], ids=["obedient", "stubborn"])
 async def test_no_nested_run_is_open_after_the_outer_one(telemetry: Captured, how: str, *, is_stubborn: bool) -> None:
-    """Also if the innermost model ignores the cancellation; the spans of all runs end with the outermost one."""
+    """The spans of all nested runs end with the outermost run, even if the innermost model ignores the cancellation."""
     token, release = CancelToken(), anyio.Event()
 
     async def hang(request: ModelRequest) -> str:

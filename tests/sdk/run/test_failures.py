@@ -1,4 +1,4 @@
-"""The error of a run carries the run: a conversation to continue from, what was spent, and its ids."""
+"""Errors that carry their run: the conversation to continue from, its usage and its ids."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def failing_fast() -> Agent:
 async def test_each_error_of_a_run_carries_it(
     make: Callable[[], Agent[Any, Any]], kind: type[PellucidError], roles: list[str], telemetry: Captured
 ) -> None:
-    """With the facts that the result would have, and that its span has."""
+    """Each error of a run has its messages, usage, iterations and ids, as the run's span has."""
     error = await failing(make())
     span = telemetry.span("invoke_agent a")
     facts = dict(span.attributes or {})
@@ -150,7 +150,7 @@ async def test_each_error_of_a_run_carries_it(
 
 
 async def test_a_run_continues_after_a_failure() -> None:
-    """What its tools did is not done again, and the usage until then is known."""
+    """A run that continues after a failure does not repeat the tool calls of the failed run."""
     model = ScriptedModel(ADD, OSError("down"), "3")
     agent = Agent("a", model=model, tools=[add])
     error = await failing(agent)
@@ -161,7 +161,7 @@ async def test_a_run_continues_after_a_failure() -> None:
 
 
 async def test_calls_without_a_result_are_marked_as_interrupted() -> None:
-    """Those of the same message that had ended keep their results, in the order of the calls."""
+    """A call without a result is marked as interrupted, and calls that had ended keep their results in call order."""
     ended = anyio.Event()
 
     @tool
@@ -186,7 +186,7 @@ async def test_calls_without_a_result_are_marked_as_interrupted() -> None:
 
 
 async def test_a_later_call_of_the_same_id_does_not_get_an_earlier_result() -> None:
-    """Models reuse ids."""
+    """A call that reuses the id of an earlier one does not get the earlier result."""
     first = Message("assistant", [ADD, ToolCall("add", {"a": 2, "b": 2}, id="other")])
     again = ToolCall("hang", {}, id="sum")
     agent = Agent("a", model=ScriptedModel(first, again), tools=[add, hang], limits=Limits(timeout=0.3))
@@ -195,7 +195,7 @@ async def test_a_later_call_of_the_same_id_does_not_get_an_earlier_result() -> N
 
 
 async def test_an_exception_that_several_runs_raise_carries_each_of_them_to_its_own_caller() -> None:
-    """A model may raise the same object; nobody gets the conversation of another."""
+    """An exception that several runs raise carries to each caller the conversation of its own run."""
     shared, barrier, asked = ModelError("m", "down"), anyio.Event(), 0
 
     async def fail(request: Any) -> str:
@@ -224,7 +224,7 @@ async def test_an_exception_that_several_runs_raise_carries_each_of_them_to_its_
 
 
 async def test_the_usage_of_sub_agents_is_carried() -> None:
-    """As in a result."""
+    """The error of a failed run has the usage of its sub-agents."""
     answer = ModelResponse(message=Message("assistant", [TextPart("x")]), usage=Usage(input_tokens=7))
     inner = Agent("inner", model=FunctionModel(lambda _: answer), description="Answers.")
     ask = ToolCall("inner", {"input": "x"}, id="ask")
@@ -234,7 +234,7 @@ async def test_the_usage_of_sub_agents_is_carried() -> None:
 
 
 async def test_a_resumed_run_that_fails_keeps_the_results_from_before_the_pause() -> None:
-    """And those of calls that were approved."""
+    """The error of a resumed run has the results from before the pause and those of approved calls."""
 
     @tool(needs_approval=True)
     async def pay() -> str:
@@ -252,7 +252,7 @@ async def test_a_resumed_run_that_fails_keeps_the_results_from_before_the_pause(
 
 
 async def test_the_result_of_a_stream_that_failed_carries_the_run() -> None:
-    """As its own error does, and when its block was left early."""
+    """The error about a missing result of a stream has the run, after a failure and after an early exit."""
     agent = Agent("a", model=ScriptedModel(ADD, OSError("down")), tools=[add])
     stream = agent.stream("go")
     with pytest.raises(ModelError) as failed:
@@ -272,6 +272,6 @@ async def test_the_result_of_a_stream_that_failed_carries_the_run() -> None:
 
 
 def test_an_error_of_no_run_carries_none() -> None:
-    """It has the same attributes."""
+    """An error outside of a run has the same attributes, with empty values."""
     error = ToolError("no")
     assert (error.messages, error.usage, error.run_id, error.trace_id, error.iterations) == ((), None, "", "", 0)

@@ -64,7 +64,7 @@ class NativeModel(ScriptedModel):
 
 
 async def test_the_answer_is_a_value_of_the_type(telemetry: Captured) -> None:
-    """Also after tool calls; the conversation keeps the text, and the span says that JSON was asked for."""
+    """The output is a value of the type after tool calls, and the conversation keeps its text."""
     model = ScriptedModel(ToolCall("look_up", {"name": "Bergen"}), GOOD)
     agent = Agent("a", model=model, tools=[look_up], output=City)
     result = await within(agent.run("How big is Bergen?"))
@@ -93,13 +93,13 @@ async def test_the_answer_is_a_value_of_the_type(telemetry: Captured) -> None:
     ],
 )
 async def test_any_type_that_pydantic_knows(kind: Any, text: str, value: object) -> None:
-    """Those that are no object travel as the member of one, or as they are; a fence around JSON is no fault."""
+    """Any type that pydantic knows can be the output, from JSON in a fence too, bare or as the member `result`."""
     result = await within(Agent[Any, Any]("a", model=ScriptedModel(text), output=kind).run("go"))
     assert result.output == value
 
 
 async def test_a_model_that_never_stops_ending_lines_holds_nobody() -> None:
-    """Some do, when they are told to write JSON; the answer is looked at in a time that grows with its length."""
+    """An answer of 200,000 line ends is refused without holding up the run."""
     endless = "```json\n" + "\n" * 200_000
     result = await within(Agent("a", model=ScriptedModel(endless, GOOD), output=City).run("go"))
     assert result.output == BERGEN
@@ -116,13 +116,13 @@ async def test_a_model_that_never_stops_ending_lines_holds_nobody() -> None:
     ],
 )
 async def test_what_is_wrong_is_said_of_what_was_meant(kind: Any, bad: str, said: str) -> None:
-    """Of the value in the object that was asked for, or of the bare value if that is what came."""
+    """The error about a wrong answer names the place in the wrapped value, or in a bare value."""
     with pytest.raises(OutputError, match=re.escape(said)):
         await within(Agent[Any, Any]("a", model=ScriptedModel(bad, bad), output=kind).run("go"))
 
 
 async def test_without_a_type_the_answer_is_text() -> None:
-    """As it is with `output=str`."""
+    """The output of an agent without an output type, or with `output=str`, is the text."""
     assert (await within(Agent("a", model=ScriptedModel("hi")).run("go"))).output == "hi"
     model = ScriptedModel("hi")
     assert (await within(Agent("a", model=model, output=str).run("go"))).output == "hi"
@@ -130,7 +130,7 @@ async def test_without_a_type_the_answer_is_text() -> None:
 
 
 async def test_a_model_that_takes_schemas_gets_it_closed() -> None:
-    """Objects in it take no other members, so that vendors can hold the model to it; the instructions are untouched."""
+    """A model that takes schemas gets one without additional properties, and unchanged instructions."""
     model = NativeModel(GOOD)
     await within(Agent("a", model=model, instructions="Be brief.", output=City).run("go"))
     [request] = model.requests
@@ -142,7 +142,7 @@ async def test_a_model_that_takes_schemas_gets_it_closed() -> None:
 
 
 async def test_other_models_are_told_in_the_instructions(telemetry: Captured) -> None:
-    """The same text in each iteration, which the span has too."""
+    """Other models get the schema at the end of the instructions, which are the same in each iteration."""
     model = ScriptedModel(ToolCall("look_up", {"name": "Bergen"}), GOOD)
     await within(Agent("a", model=model, instructions="Be brief.", tools=[look_up], output=City).run("go"))
     first, second = (request.instructions for request in model.requests)
@@ -157,7 +157,7 @@ async def test_other_models_are_told_in_the_instructions(telemetry: Captured) ->
 
 @pytest.mark.parametrize("bad", ['{"name": "Bergen", "people": -1}', '{"name": "Bergen"}', "Bergen is big.", ""])
 async def test_a_wrong_answer_is_sent_back_once(telemetry: Captured, bad: str) -> None:
-    """The model hears what is wrong, not what it said; the second answer counts, and an event tells of the first."""
+    """A wrong answer is sent back once with the problem but without its text, and emits `output.rejected`."""
     model = ScriptedModel(bad, GOOD)
     result = await within(Agent("a", model=model, output=City).run("go"))
     assert result.output == BERGEN
@@ -171,7 +171,7 @@ async def test_a_wrong_answer_is_sent_back_once(telemetry: Captured, bad: str) -
 
 
 async def test_a_second_wrong_answer_fails_the_run(telemetry: Captured) -> None:
-    """With an error that says what is wrong and has the text; the model calls themselves did not fail."""
+    """A second wrong answer fails the run with the problem and the text, and the spans of the model calls complete."""
     model = ScriptedModel('{"name": 1}', '{"name": "Bergen", "people": "many"}')
     with pytest.raises(
         OutputError, match="its answer is not a valid City: people: Input should be a valid integer"
@@ -188,7 +188,7 @@ async def test_a_second_wrong_answer_fails_the_run(telemetry: Captured) -> None:
     ("reason", "said"), [("length", "raise `max_tokens`"), ("content_filter", "refused to answer")]
 )
 async def test_an_answer_that_cannot_be_mended_is_not_asked_for_again(reason: Any, said: str) -> None:
-    """One that was cut off, or refused."""
+    """An answer that was cut off or refused fails the run without another request."""
     response = ModelResponse(message=Message("assistant", '{"name": "Ber'), finish_reason=reason)
     model = ScriptedModel(response)
     with pytest.raises(OutputError, match=said):
@@ -197,7 +197,7 @@ async def test_an_answer_that_cannot_be_mended_is_not_asked_for_again(reason: An
 
 
 async def test_the_closing_answer_is_of_the_type_too() -> None:
-    """It is given once, because there is no further iteration."""
+    """The closing answer is a value of the type, and is asked for once."""
     call = ToolCall("look_up", {"name": "Bergen"})
     limits = Limits(max_iterations=1)
     result = await within(
@@ -211,7 +211,7 @@ async def test_the_closing_answer_is_of_the_type_too() -> None:
 
 
 async def test_a_stream_has_the_value_in_its_result() -> None:
-    """And a rejected answer among its events."""
+    """The result of a stream has the value, and a rejected answer is among its events."""
     agent = Agent("a", model=ScriptedModel("no", GOOD), output=City)
     with anyio.fail_after(60):
         async with agent.stream("go") as events:
@@ -221,7 +221,7 @@ async def test_a_stream_has_the_value_in_its_result() -> None:
 
 
 async def test_what_is_wrong_is_redacted_in_telemetry(telemetry: Captured) -> None:
-    """A validator of the application may say what it wants; the secret in it stays inside."""
+    """A secret in the message of the application's validator is in no telemetry."""
 
     class Guarded(BaseModel):
         key: str
@@ -237,7 +237,7 @@ async def test_what_is_wrong_is_redacted_in_telemetry(telemetry: Captured) -> No
 
 
 async def test_a_validator_that_breaks_is_no_fault_of_the_model(telemetry: Captured) -> None:
-    """It fails the run at once, as an error that names the type and has the answer; nothing is asked again."""
+    """A validator that breaks fails the run at once, with its exception as the cause and without another request."""
 
     class Careless(BaseModel):
         street: str
@@ -258,7 +258,7 @@ async def test_a_validator_that_breaks_is_no_fault_of_the_model(telemetry: Captu
 
 
 async def test_the_value_is_what_comes_after_tools_that_the_vendor_ran() -> None:
-    """What the model says before it searches is no part of it; an answer that ends with them is taken as a whole."""
+    """The value is the text after the vendor's tool calls, or the whole text if the answer ends with them."""
     searched = ServerToolCall(name="web_search", server_tool_call={"query": "Bergen"}, id="s1")
     found = ServerToolResult(server_tool_call_response={"hits": 1}, id="s1")
     for message in (
@@ -270,7 +270,7 @@ async def test_the_value_is_what_comes_after_tools_that_the_vendor_ran() -> None
 
 
 async def test_the_error_names_the_model_that_was_asked() -> None:
-    """Of several, the one that answered; by the name that it has in spans and in other errors."""
+    """The error names the model that gave the wrong answer, by the name it has in spans."""
     down = ScriptedModel(ModelError("first", "no", error_kind="unavailable"), name="first")
     answer = ModelResponse(message=Message("assistant", "no"), finish_reason="length", model="second-2026-08-07")
     model = FallbackModel(down, ScriptedModel(answer, name="second"))
@@ -280,7 +280,7 @@ async def test_the_error_names_the_model_that_was_asked() -> None:
 
 
 async def test_a_type_that_has_no_schema_is_refused() -> None:
-    """When the agent is made."""
+    """A type without a JSON Schema is refused when the agent is made."""
 
     class Odd:
         pass
@@ -290,7 +290,7 @@ async def test_a_type_that_has_no_schema_is_refused() -> None:
 
 
 async def test_the_type_checker_knows_the_type_of_the_output() -> None:
-    """Of classes, unions and other forms, and text without a type: these lines are checked by mypy."""
+    """Type checkers infer the type of the output from classes, unions and other forms."""
     city: City = (await within(Agent("a", model=ScriptedModel(GOOD), output=City).run("go"))).output
     text: str = (await within(Agent("a", model=ScriptedModel("hi")).run("go"))).output
     plain: str = (await within(Agent("a", model=ScriptedModel("hi"), output=None).run("go"))).output

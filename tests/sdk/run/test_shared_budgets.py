@@ -99,7 +99,7 @@ async def accounts(
 
 
 async def spent(budget: Budget) -> Amounts:
-    """Return what is spent of a budget, of which nothing is reserved."""
+    """Return the spent amounts of a budget that has no reservations."""
     state = await budget.read()
     assert state.reserved == Amounts()
     return state.spent
@@ -110,7 +110,7 @@ LIMITS: list[dict[str, Any]] = [{"cost": 0.006}, {"tokens": 6_000}, {"model_call
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit)))
 async def test_runs_share_what_there_is(telemetry: Captured, accounts: BudgetStore, limit: dict[str, Any]) -> None:
-    """The first run that reaches the limit closes; a later one is refused before its model is called."""
+    """A run ends when it reaches the shared budget, and a later run is refused before its model is called."""
     budget = Budget("team", **limit, per="day", store=accounts)
     model = metered("look")
     agent = agent_of(model, LOOK, budget=budget)
@@ -144,7 +144,7 @@ def obedient(request: ModelRequest) -> ModelResponse:
 
 
 async def test_a_thousand_runs_never_overspend(accounts: BudgetStore) -> None:
-    """Whatever is in flight at once: some are answered, the others refused, and each call is counted once."""
+    """A thousand runs at a time never exceed their shared budget, and each call is counted once."""
     runs = 1_000 if isinstance(accounts, MemoryAccounts) else 150
     limit = runs / 2 * 305
     budget = Budget("crowd", tokens=int(limit), store=accounts)
@@ -169,7 +169,7 @@ async def test_a_thousand_runs_never_overspend(accounts: BudgetStore) -> None:
 
 
 def test_several_event_loops_and_threads() -> None:
-    """An account in memory is that of the whole process: runs of several threads, each with its loop, share it."""
+    """Runs in several threads with their own event loops share one account in memory."""
     budget = Budget("threads", model_calls=40)
     agent = agent_of(metered(), budget=budget)
 
@@ -187,7 +187,7 @@ def test_several_event_loops_and_threads() -> None:
 
 
 async def test_a_store_in_another_event_loop(store: RunStore) -> None:
-    """`run_sync` in a thread uses the budget of a store that is open here, and keeps a session there."""
+    """`run_sync` in a thread uses the budget and the sessions of a store that another event loop opened."""
     budget = Budget("sync", model_calls=30, store=store)
     agent = agent_of(metered(), budget=budget)
     session = agent.session("sync", store=store)
@@ -205,7 +205,7 @@ async def test_a_store_in_another_event_loop(store: RunStore) -> None:
 
 
 async def test_the_longest_answer_is_what_remains(accounts: BudgetStore) -> None:
-    """`max_tokens` of a call is capped by what other runs have left; an answer that it cuts off is not whole."""
+    """`max_tokens` of a call is capped at the rest of the budget, and an answer that it cuts off ends at the limit."""
     budget = Budget("rest", tokens=700, store=accounts)
 
     def answer(request: ModelRequest) -> ModelResponse:
@@ -224,7 +224,7 @@ async def test_the_longest_answer_is_what_remains(accounts: BudgetStore) -> None
 
 
 async def test_a_reservation_holds_what_others_may_not_use(accounts: BudgetStore) -> None:
-    """While a call is in flight its most counts; afterwards only what it has used does."""
+    """A call in flight reserves the most that it may use, and afterwards only its usage counts."""
     budget = Budget("flight", tokens=3_000, store=accounts)
     entered, leave = anyio.Event(), anyio.Event()
 
@@ -247,7 +247,7 @@ async def test_a_reservation_holds_what_others_may_not_use(accounts: BudgetStore
 
 
 async def test_refusals_are_events_and_metrics(telemetry: Captured) -> None:
-    """They name the budget and the limit, with the figures; gauges have what is spent, reserved and allowed."""
+    """A refusal is an event with the budget, the limit and the figures, and gauges show the amounts."""
     budget = Budget("refusing", model_calls=1, tokens=10**6, store=MemoryAccounts())
     agent, heard = agent_of(metered(), budget=budget), list[BudgetLow]()
     agent.on(BudgetLow, heard.append)
@@ -272,7 +272,7 @@ async def test_refusals_are_events_and_metrics(telemetry: Captured) -> None:
 
 
 async def test_sub_agents_count_once(accounts: BudgetStore) -> None:
-    """Calls of a sub-agent count against the budgets of both agents, and once where both have the same."""
+    """A sub-agent's calls count against its own and its caller's budget, and once if both have the same."""
     both, outer = Budget("both", model_calls=50, store=accounts), Budget("outer", model_calls=7, store=accounts)
     inner = agent_of(metered("look"), LOOK, name="helper", budget=[both], limits=Limits(max_iterations=2))
     model = metered("helper")
@@ -282,7 +282,7 @@ async def test_sub_agents_count_once(accounts: BudgetStore) -> None:
 
 
 async def test_a_sub_agent_that_reaches_its_own(accounts: BudgetStore) -> None:
-    """Only the sub-agent ends; its caller reads why there is no answer, and goes on."""
+    """A sub-agent that reaches its own budget ends, and its caller reads the reason and goes on."""
     inner = agent_of(metered(), name="helper", budget=Budget("none", tokens=0, store=accounts))
     result = await within(agent_of(metered("helper"), inner.as_tool(), limits=Limits(max_iterations=1)).run("go"))
     assert "budget" in str(results(result)[0].response)
@@ -290,7 +290,7 @@ async def test_a_sub_agent_that_reaches_its_own(accounts: BudgetStore) -> None:
 
 
 async def test_a_stream_counts(accounts: BudgetStore) -> None:
-    """A streamed answer is settled as any other; one whose reader leaves counts as an estimate."""
+    """A streamed answer is settled like any other, and a call whose reader leaves is counted."""
     budget = Budget("stream", model_calls=2, store=accounts)
     agent = agent_of(metered(), budget=budget)
     with anyio.fail_after(60):
@@ -307,7 +307,7 @@ async def test_a_stream_counts(accounts: BudgetStore) -> None:
 
 
 async def test_a_resumed_run_counts(accounts: BudgetStore) -> None:
-    """The agent's budget counts in each pass, and that of a run where it is given again."""
+    """The budgets of the agent and of the call count in each pass of a resumed run."""
     budget, own = Budget("agent", model_calls=10, store=accounts), Budget("run", model_calls=10, store=accounts)
     pay = Tool(name="pay", description="Pay.", run=look, needs_approval=True)
     agent = agent_of(metered("pay"), pay, budget=budget, limits=Limits(max_iterations=2))
@@ -320,7 +320,7 @@ async def test_a_resumed_run_counts(accounts: BudgetStore) -> None:
 
 
 async def test_a_durable_run_counts(store: RunStore) -> None:
-    """Workers ask the agent's function with the identity of each run; a tenant that has nothing left stops no other."""
+    """A worker finds the budget of a durable run by its identity, and an empty budget of one tenant stops no other."""
 
     def of_tenant(ctx: Any) -> Budget:
         return Budget(f"tenant:{ctx.identity.tenant}", model_calls=1, per="month", store=store)
@@ -335,7 +335,7 @@ async def test_a_durable_run_counts(store: RunStore) -> None:
 
 
 async def test_a_call_that_the_vendor_refused_costs_nothing(accounts: BudgetStore) -> None:
-    """It counts as a call; its reservation is released."""
+    """A call that the vendor refused counts as a call without cost, and its reservation is released."""
 
     def fail(request: ModelRequest) -> str:
         raise ModelError("metered", "down", error_kind="unavailable")
@@ -347,7 +347,7 @@ async def test_a_call_that_the_vendor_refused_costs_nothing(accounts: BudgetStor
 
 
 async def test_a_cancelled_call_is_settled(accounts: BudgetStore) -> None:
-    """What it had sent counts as an estimate, and nothing stays reserved."""
+    """A cancelled call counts what it had sent as an estimate, and nothing stays reserved."""
     budget = Budget("cancelled", tokens=10_000, store=accounts)
     entered = anyio.Event()
 
@@ -368,7 +368,7 @@ async def test_a_cancelled_call_is_settled(accounts: BudgetStore) -> None:
 
 
 async def test_a_period_turns() -> None:
-    """The next calendar period in UTC starts with nothing spent; a call belongs to the period in which it began."""
+    """A calendar period in UTC starts with nothing spent."""
     clock = Clock()
     accounts = MemoryAccounts(clock)
     for per, length in (("hour", 3_600), ("day", 86_400), ("month", 31 * 86_400)):
@@ -382,7 +382,7 @@ async def test_a_period_turns() -> None:
 
 
 async def test_a_period_turns_in_a_database(store: RunStore, location: Any) -> None:
-    """Rows of an earlier day do not count today, and are purged; those of a budget without periods stay."""
+    """Rows of an earlier period do not count and are purged, and rows of a budget without periods stay."""
     daily, lasting = (Budget("turning", model_calls=1, per=per, store=store) for per in ("day", None))
     agent = agent_of(metered(), budget=[daily, lasting])
     assert (await within(agent.run("go"))).stop_reason == "stop"
@@ -403,7 +403,7 @@ async def reserve(accounts: BudgetStore, reservation_id: str, lasts: float) -> R
 
 
 async def test_an_expired_reservation_counts_as_spent(accounts: BudgetStore) -> None:
-    """It is marked as estimated, so that a crash loop cannot overspend; settled late, it is what was used."""
+    """An expired reservation counts as spent and estimated until it is settled late with the real usage."""
     assert (await reserve(accounts, "killed", 0.0)).granted is not None
     assert (await reserve(accounts, "next", 60.0)).limit == "tokens"
     state = await accounts.read_budget("kept", None)
@@ -416,7 +416,7 @@ async def test_an_expired_reservation_counts_as_spent(accounts: BudgetStore) -> 
 
 
 async def test_an_estimate_that_is_corrected(accounts: BudgetStore) -> None:
-    """Runs that were refused because of it go on: what a process knew of the account is not the last word."""
+    """Runs go on after an estimate that closed their budget is corrected."""
     budget = Budget("kept", tokens=2_000, store=accounts)
     agent, need = agent_of(metered(), budget=budget), Amounts(0, 2_000, 1)
     await accounts.reserve_budget("slow", "kept", None, budget.limits, Need(need, need), 0.0)
@@ -429,7 +429,7 @@ async def test_an_estimate_that_is_corrected(accounts: BudgetStore) -> None:
 
 
 async def test_a_function_of_the_context(accounts: BudgetStore) -> None:
-    """It may be async, sees identity and deps, and returns one, several or none; nothing is shared across tenants."""
+    """A budget function may be async, gets identity and deps, and may return several budgets or none."""
     asked: list[tuple[Any, Any]] = []
 
     async def of_tenant(ctx: Any) -> Any:
@@ -453,7 +453,7 @@ async def test_a_function_of_the_context(accounts: BudgetStore) -> None:
     [(lambda ctx: 1 / 0, "failed: "), (lambda ctx: "tenant", "returned str instead of a Budget")],
 )
 async def test_a_function_that_fails(function: Any, problem: str) -> None:
-    """No model is called; the error names the function and carries the run."""
+    """A budget function that fails ends the run before any model call, with an error that names it and has the run."""
     model = metered()
     with pytest.raises(BudgetError, match=problem) as failed:
         await within(agent_of(model, budget=function).run("go"))
@@ -463,7 +463,7 @@ async def test_a_function_that_fails(function: Any, problem: str) -> None:
 
 
 class Broken(MemoryAccounts):
-    """A store that fails when it is told to."""
+    """A store that fails at the step it is told to."""
 
     fails_at = ""
 
@@ -483,7 +483,7 @@ class Broken(MemoryAccounts):
 
 
 async def test_a_store_that_fails_before_a_call() -> None:
-    """The run fails without calling the model again; its error names the budget and has the conversation."""
+    """A store that fails before a call ends the run with an error that names the budget and has the conversation."""
     accounts, model = Broken(), metered("look")
     budget = Budget("guarded", tokens=10**6, store=accounts)
 
@@ -503,7 +503,7 @@ async def test_a_store_that_fails_before_a_call() -> None:
 
 
 async def test_a_store_that_fails_after_a_call(caplog: pytest.LogCaptureFixture) -> None:
-    """The answer is not lost; what it cost stays reserved, and is settled before the next reservation."""
+    """An answer is kept if the store fails after the call, and its reservation is settled before the next one."""
     accounts = Broken()
     accounts.fails_at = "settle"
     budget = Budget("later", tokens=10**6, store=accounts)
@@ -519,7 +519,7 @@ async def test_a_store_that_fails_after_a_call(caplog: pytest.LogCaptureFixture)
 
 
 async def test_an_unknown_price() -> None:
-    """A budget of dollars is refused when the run starts; that of a function before its first call."""
+    """A budget in dollars is refused for a model without a known price, also if a function returns it."""
     budget = Budget("dollars", cost=2)
     for option in (budget, lambda ctx: budget):
         agent = Agent("a", model=FunctionModel(lambda request: "x", name="new"), budget=option)
@@ -543,14 +543,14 @@ async def test_an_unknown_price() -> None:
     ],
 )
 def test_values_that_are_refused(arguments: Any, problem: str) -> None:
-    """The error names the budget, the value and the remedy."""
+    """The error about a wrong value names the budget, the value and the remedy."""
     name, options = arguments if len(arguments) == 2 else (*arguments, {})
     with pytest.raises(ConfigError, match=problem):
         Budget(name, **options)
 
 
 async def test_an_option_that_is_no_budget() -> None:
-    """It is refused when the agent is made, and when the run starts."""
+    """An option that is no `Budget` is refused when the agent is made and when the run starts."""
     with pytest.raises(ConfigError, match=r"budget=20 is not a Budget"):
         agent_of(metered(), budget=20)
     wrong: Any = 20
@@ -564,7 +564,7 @@ async def result_of(agent: Agent) -> RunResult:
 
 
 async def test_budgets_and_limits_together() -> None:
-    """The tighter one ends the run, and the other one keeps its count."""
+    """The tighter of a budget and a limit ends the run, and the budget keeps its count."""
     budget = Budget("wide", model_calls=100, store=MemoryAccounts())
     tight = agent_of(metered("look"), LOOK, budget=budget, limits=Limits(max_model_calls=3))
     result = await result_of(tight)

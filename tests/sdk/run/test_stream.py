@@ -95,7 +95,7 @@ async def read(stream: RunStream) -> list[Event]:
 
 
 async def hear(stream: RunStream, listen: Callable[[Event], object]) -> None:
-    """Enter a stream, read it and tell of each event."""
+    """Enter a stream, and call a listener with each event."""
     with anyio.fail_after(60):
         async with stream as events:
             async for event in events:
@@ -106,7 +106,7 @@ async def hear(stream: RunStream, listen: Callable[[Event], object]) -> None:
 
 
 async def test_a_stream_read_to_its_end_is_the_run(telemetry: Captured) -> None:
-    """It gives every event in order, the answer piece by piece, and then the result."""
+    """A stream gives every event in order, the answer piece by piece, and then the result."""
     agent = Agent("a", model=ScriptedModel(ADD, "It is three."), tools=[add])
     async with agent.stream("Add.") as events:
         heard = await read(events)
@@ -121,7 +121,7 @@ async def test_a_stream_read_to_its_end_is_the_run(telemetry: Captured) -> None:
 
 
 async def test_a_streamed_answer_is_measured(telemetry: Captured) -> None:
-    """The time to the first chunk is on the span and in its histogram, that between chunks in another."""
+    """Histograms have the time to the first chunk of a streamed answer and the times between later chunks."""
     async with Agent("a", model=ScriptedModel("one two three")).stream("x") as events:
         await read(events)
     found = attributes(telemetry.span("chat"))
@@ -133,7 +133,7 @@ async def test_a_streamed_answer_is_measured(telemetry: Captured) -> None:
 
 @pytest.mark.parametrize("mode", ["metadata", "off"])
 async def test_a_streamed_answer_has_the_times_of_its_pieces(mode: Any) -> None:
-    """When each piece arrived, its type and its characters, unless not even sizes are recorded."""
+    """The span of a streamed answer has the time, type and characters of each piece, unless the mode is `off`."""
     with capture(capture=CapturePolicy(mode)) as telemetry:
         async with Agent("a", model=ScriptedModel("one two three")).stream("x") as events:
             await read(events)
@@ -151,7 +151,7 @@ async def test_a_streamed_answer_has_the_times_of_its_pieces(mode: Any) -> None:
 
 
 async def test_the_times_of_an_answer_with_many_pieces_are_bounded(telemetry: Captured) -> None:
-    """The last of them has the characters of all that follow."""
+    """The span has times of at most 1,000 pieces, and the last one has the characters of all that follow."""
     async with Agent("a", model=ScriptedModel("word " * 1_200)).stream("x") as events:
         await read(events)
     pieces = json.loads(attributes(telemetry.span("chat"))[semconv.RESPONSE_CHUNKS])
@@ -160,7 +160,7 @@ async def test_the_times_of_an_answer_with_many_pieces_are_bounded(telemetry: Ca
 
 
 async def test_the_first_chunk_may_have_no_content(telemetry: Captured) -> None:
-    """A model that reports chunks is measured by them, from its first one on; the whole answer at the end is none."""
+    """A model that reports its chunks is measured by them, and the whole answer at the end is not a chunk."""
 
     class Reporting:
         name, provider_name = "reporting", "test"
@@ -184,14 +184,14 @@ async def test_the_first_chunk_may_have_no_content(telemetry: Captured) -> None:
 
 
 async def test_the_result_of_a_run_that_is_not_over_is_refused() -> None:
-    """It says what to do."""
+    """Reading the result of a run that is not over raises an error that says what to do."""
     async with endless().stream("x") as events:
         with pytest.raises(ConfigError, match="read its events to the end"):
             _ = events.result
 
 
 async def test_a_failing_run_raises_after_its_last_event(telemetry: Captured) -> None:
-    """The reader hears that it failed, and then gets the error."""
+    """The reader of a failing run gets the event `run.failed` and then the error."""
     heard: list[Event] = []
     cause = OSError("down")
     with pytest.raises(ModelError, match="down") as caught:
@@ -205,7 +205,7 @@ async def test_a_failing_run_raises_after_its_last_event(telemetry: Captured) ->
 
 
 async def test_a_stream_that_ends_without_a_response_is_an_error(telemetry: Captured) -> None:
-    """The last item must be the whole answer; what had come is recorded."""
+    """A stream of a model that ends without a response fails, and its text until then is recorded."""
 
     class Cut(Endless):
         async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
@@ -220,7 +220,7 @@ async def test_a_stream_that_ends_without_a_response_is_an_error(telemetry: Capt
 
 
 async def test_a_model_stream_that_is_no_generator_is_read() -> None:
-    """The protocol asks for an async iterator and no more."""
+    """A model's stream may be any async iterator."""
 
     class Items:
         def __init__(self) -> None:
@@ -244,7 +244,7 @@ async def test_a_model_stream_that_is_no_generator_is_read() -> None:
 
 
 async def test_a_reader_that_is_late_misses_nothing() -> None:
-    """Events wait for it, however many."""
+    """A reader that starts late gets every event."""
     words = " ".join(["word"] * 3000)
     async with Agent("a", model=ScriptedModel(words)).stream("x") as events:
         for _ in range(100):
@@ -257,7 +257,7 @@ async def test_a_reader_that_is_late_misses_nothing() -> None:
 
 
 async def test_leaving_early_cancels_the_run(telemetry: Captured) -> None:
-    """When the block is left, the run is over, its model's stream closed and every span ended."""
+    """Leaving the block early ends the run, closes its model's stream and ends every span."""
     model = Endless()
     with anyio.fail_after(60):
         async with Agent("a", model=model).stream("x") as events:
@@ -270,7 +270,7 @@ async def test_leaving_early_cancels_the_run(telemetry: Captured) -> None:
 
 
 async def test_an_exception_in_the_block_is_the_caller_s(telemetry: Captured) -> None:
-    """It comes out as it is, and the run is cancelled."""
+    """An exception in the block reaches the caller unchanged and cancels the run."""
 
     def listen(event: Event) -> None:
         if isinstance(event, InferenceDelta):
@@ -283,7 +283,7 @@ async def test_an_exception_in_the_block_is_the_caller_s(telemetry: Captured) ->
 
 
 async def test_a_cancelled_reader_cancels_the_run(telemetry: Captured) -> None:
-    """Cancelling the task that reads ends the run, too."""
+    """Cancelling the task that reads cancels the run."""
     reading = anyio.Event()
 
     async def consume() -> None:
@@ -302,7 +302,7 @@ async def test_a_cancelled_reader_cancels_the_run(telemetry: Captured) -> None:
 
 
 async def test_a_generator_over_a_stream_can_be_closed(telemetry: Captured) -> None:
-    """`aclose()` of a generator that yields inside the block ends the run."""
+    """Closing a generator that yields inside the block ends the run."""
     with anyio.fail_after(60):
         words = words_of(endless())
         assert await anext(aiter(words)) == "more "
@@ -312,7 +312,7 @@ async def test_a_generator_over_a_stream_can_be_closed(telemetry: Captured) -> N
 
 
 async def test_a_generator_closed_in_another_task_ends_the_run(telemetry: Captured) -> None:
-    """Nothing of the run belongs to the task that reads."""
+    """A generator over a stream may be closed in another task than the one that read it."""
     words = words_of(endless())
 
     async def begin() -> None:
@@ -328,7 +328,7 @@ async def test_a_generator_closed_in_another_task_ends_the_run(telemetry: Captur
 
 
 async def test_an_abandoned_stream_ends_its_run(telemetry: Captured) -> None:
-    """A stream that is entered, dropped and collected as garbage cancels its run."""
+    """A stream that is entered and then collected as garbage cancels its run."""
     stream = endless().stream("x")
     await stream.__aenter__()
     with anyio.fail_after(60):
@@ -340,7 +340,7 @@ async def test_an_abandoned_stream_ends_its_run(telemetry: Captured) -> None:
 
 
 async def test_a_stream_that_is_never_entered_starts_nothing(telemetry: Captured) -> None:
-    """Neither a span nor an event."""
+    """A stream that is never entered has no spans and no events."""
     endless().stream("x")
     gc.collect()
     await anyio.lowlevel.checkpoint()
@@ -349,7 +349,7 @@ async def test_a_stream_that_is_never_entered_starts_nothing(telemetry: Captured
 
 
 async def test_a_stream_is_entered_before_it_is_read_and_once() -> None:
-    """Other uses are refused with what to do."""
+    """A stream that is read before it is entered, or entered twice, raises an error that says what to do."""
     stream = Agent("a", model=ScriptedModel("x")).stream("y")
     with pytest.raises(ConfigError, match=r"async with agent\.stream"):
         await anext(stream)
@@ -360,7 +360,7 @@ async def test_a_stream_is_entered_before_it_is_read_and_once() -> None:
 
 
 async def test_a_stream_that_is_left_in_another_task_ends_its_run(telemetry: Captured) -> None:
-    """Entering and leaving need not happen in one task."""
+    """A stream may be entered in one task and left in another."""
     stream = endless().stream("x")
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -372,7 +372,7 @@ async def test_a_stream_that_is_left_in_another_task_ends_its_run(telemetry: Cap
 
 
 async def test_a_token_ends_a_stream(telemetry: Captured) -> None:
-    """The reader gets `RunCancelled`."""
+    """Cancelling the token of a run raises `RunCancelled` in the reader of its stream."""
     token = CancelToken()
     with pytest.raises(RunCancelled, match="enough"):
         await hear(endless().stream("x", signal=token), lambda event: token.cancel("enough"))
@@ -381,7 +381,7 @@ async def test_a_token_ends_a_stream(telemetry: Captured) -> None:
 
 
 async def test_a_deadline_ends_a_stream(telemetry: Captured) -> None:
-    """The reader gets `RunTimeout`."""
+    """The deadline of a run raises `RunTimeout` in the reader of its stream."""
     agent = Agent("a", model=Endless(), limits=Limits(timeout=0.05))
     with pytest.raises(RunTimeout):
         await hear(agent.stream("x"), lambda event: None)
@@ -390,7 +390,7 @@ async def test_a_deadline_ends_a_stream(telemetry: Captured) -> None:
 
 
 async def test_streams_of_one_agent_do_not_mix() -> None:
-    """Each reader hears its own run."""
+    """Each of several readers gets only the events of its own run."""
     agent = Agent("a", model=FunctionModel(lambda request: request.messages[0].text))
 
     async def consume(text: str) -> None:
@@ -406,7 +406,7 @@ async def test_streams_of_one_agent_do_not_mix() -> None:
 
 
 async def test_the_context_of_the_reader_is_left_alone(telemetry: Captured) -> None:
-    """Spans that the reader makes inside the block are not the run's, and the run's parent is the reader's span."""
+    """Spans of the reader inside the block are not the run's, and the parent of the run is the reader's span."""
     tracer = telemetry.tracer_provider.get_tracer("application")
     with tracer.start_as_current_span("request"):
         async with Agent("a", model=ScriptedModel("one two")).stream("x") as events:
@@ -421,7 +421,7 @@ async def test_the_context_of_the_reader_is_left_alone(telemetry: Captured) -> N
 
 
 async def test_run_and_stream_agree() -> None:
-    """Both lead to the same result."""
+    """`run` and `stream` lead to the same result."""
     ran = await within(Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).run("x"))
     async with Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).stream("x") as events:
         await read(events)
@@ -431,7 +431,7 @@ async def test_run_and_stream_agree() -> None:
 
 
 async def test_other_tasks_run_while_arrived_pieces_are_read(telemetry: Captured) -> None:
-    """A reader that never waits for pieces does not keep the event loop to itself."""
+    """Other tasks run while a reader takes pieces that have already arrived."""
 
     async def pieces(request: ModelRequest) -> AsyncIterator[Any]:
         for _ in range(100):
@@ -458,7 +458,7 @@ async def test_other_tasks_run_while_arrived_pieces_are_read(telemetry: Captured
 
 
 async def test_a_model_function_that_yields_texts() -> None:
-    """Text that is not the last piece is refused: it would be lost without a word."""
+    """A model function that yields a text before the last item is refused."""
 
     async def answer(_request: ModelRequest) -> AsyncIterator[Any]:
         yield "Take "
@@ -473,7 +473,7 @@ async def test_a_model_function_that_yields_texts() -> None:
 
 
 async def test_a_step_of_a_script_that_yields_deltas() -> None:
-    """A scripted step that yields deltas is a streamed answer, as from a function."""
+    """A scripted step that yields deltas is streamed, as a function of a model is."""
 
     async def answer(_request: ModelRequest) -> AsyncIterator[Any]:
         yield ModelDelta("text", "Take ")

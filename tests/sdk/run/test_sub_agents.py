@@ -68,7 +68,7 @@ async def hang(request: ModelRequest) -> str:
 
 
 async def test_its_run_is_nested_in_the_call(telemetry: Captured) -> None:
-    """Its spans are below that of the call, in one trace; what it answers is the result."""
+    """The spans of a sub-agent are below those of the call in one trace, and its answer is the result."""
     result = await within(outer(ASK, "done", tools=[helper("sure")]).run("x"))
     call = ("execute_tool helper", [("invoke_agent helper", iteration())])
     assert telemetry.tree() == [("invoke_agent outer", [*iteration(), call, *iteration()])]
@@ -77,7 +77,7 @@ async def test_its_run_is_nested_in_the_call(telemetry: Captured) -> None:
 
 
 async def test_usage_adds_up_once(telemetry: Captured) -> None:
-    """The result has that of the whole tree; each span and metric has what nobody else has."""
+    """The result has the usage of all nested runs, and each span and metric has only its own."""
     inner = Agent("inner", model=ScriptedModel(response("deep", tokens=1)), description="d").as_tool()
     middle = Agent(
         "middle",
@@ -95,7 +95,7 @@ async def test_usage_adds_up_once(telemetry: Captured) -> None:
 
 
 async def test_events_of_both_are_heard_at_their_telemetry(telemetry: Captured) -> None:
-    """A listener of the caller hears nothing of the nested run, nor does its stream; what they share does."""
+    """A listener or stream of the caller gets no events of a nested run; listeners of shared telemetry get both."""
     inner = Agent("helper", model=ScriptedModel(ToolCall("nothing"), "sure"), description="d")
     shared: list[Any] = []
     pipeline = TelemetryOptions(
@@ -132,7 +132,7 @@ async def test_events_of_both_are_heard_at_their_telemetry(telemetry: Captured) 
 
 
 async def test_a_nested_agent_with_telemetry_of_its_own_is_heard_there(telemetry: Captured) -> None:
-    """And not at the caller's."""
+    """Events of a nested agent with its own telemetry are emitted there and not at the caller's."""
     telemetry.is_checked = False  # the spans are here, the events are not
     here: list[Any] = []
     there: list[Any] = []
@@ -143,14 +143,14 @@ async def test_a_nested_agent_with_telemetry_of_its_own_is_heard_there(telemetry
 
 
 async def test_what_a_failed_run_has_used_counts(telemetry: Captured) -> None:
-    """Its tokens were paid for."""
+    """The usage of a failed nested run counts in the caller's result."""
     failing = helper(response(ToolCall("nothing"), tokens=7), OSError("down"))
     result = await within(outer(response(ASK, tokens=1), "done", tools=[failing]).run("x"))
     assert result.usage.input_tokens == 8
 
 
 async def test_a_failure_is_a_tool_error_with_its_own_type(telemetry: Captured) -> None:
-    """The calling model reads what went wrong, and goes on."""
+    """The calling model reads the failure of a nested run as a tool error with its own type, and goes on."""
     result = await within(outer(ASK, "done", tools=[helper(OSError("down"))]).run("x"))
     [failed] = results(result)
     assert failed.is_error
@@ -162,7 +162,7 @@ async def test_a_failure_is_a_tool_error_with_its_own_type(telemetry: Captured) 
 
 @pytest.mark.parametrize("how", ["policy", "rule"])
 async def test_what_ends_the_nested_run_does_not_end_the_caller(telemetry: Captured, how: str) -> None:
-    """A policy that halts, and a rule that fails fast, end the run of their own agent; the calling model is told."""
+    """A policy that halts or a rule that fails fast ends only the nested run, and the calling model reads an error."""
     rule = Rule(when=lambda s: True, then=fail_fast(), kind="budget")
     options: dict[str, Any] = (
         {"policy": lambda request: "halt"} if how == "policy" else {"reliability": Reliability(pre_check=[rule])}
@@ -181,7 +181,7 @@ async def test_what_ends_the_nested_run_does_not_end_the_caller(telemetry: Captu
 
 
 async def test_identity_deps_and_token_pass_down() -> None:
-    """The nested run happens on behalf of the same person, with the same things at hand."""
+    """Identity, deps and signal of the caller are passed to the nested run."""
     seen: list[Any] = []
 
     @tool
@@ -197,7 +197,7 @@ async def test_identity_deps_and_token_pass_down() -> None:
 
 
 async def test_a_typed_answer_is_passed_on_as_data() -> None:
-    """The calling model reads the value as JSON."""
+    """The calling model reads a typed answer of a sub-agent as JSON."""
     counting = Agent("helper", model=ScriptedModel('{"result": 7}'), output=int, description="Counts.").as_tool()
     [counted] = results(await within(outer(ASK, "done", tools=[counting]).run("x")))
     assert counted.response == 7
@@ -205,7 +205,7 @@ async def test_a_typed_answer_is_passed_on_as_data() -> None:
 
 @pytest.mark.parametrize("how", ["token", "native"])
 async def test_cancelling_the_caller_cancels_it(telemetry: Captured, how: str) -> None:
-    """Every span of both ends cancelled."""
+    """Cancelling the caller cancels the nested run, and all open spans of both end as cancelled."""
     token = CancelToken()
     with anyio.CancelScope() as scope:
 
@@ -229,7 +229,7 @@ async def test_cancelling_the_caller_cancels_it(telemetry: Captured, how: str) -
 
 
 async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> None:
-    """What is under way in both ends as a timeout; tools of the nested run know of the deadline."""
+    """The caller's deadline ends both runs as timeouts, and tools of the nested run know the deadline."""
     seen: list[datetime | None] = []
 
     @tool
@@ -248,7 +248,7 @@ async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> N
 
 
 async def test_a_wrapper_may_give_it_less_time() -> None:
-    """The time in the context with which its tool is called holds, also below a run that has more."""
+    """The deadline in the context of the call holds for a nested run, even if the caller has more time."""
 
     @tool
     async def slow() -> str:
@@ -266,7 +266,7 @@ async def test_a_wrapper_may_give_it_less_time() -> None:
 
 
 async def test_its_own_deadline_is_a_tool_error(telemetry: Captured) -> None:
-    """The nested run times out, and the calling model is told."""
+    """A nested run that exceeds its own deadline is a tool error for the calling model."""
     slow = Agent("helper", model=FunctionModel(hang), description="d", limits=Limits(timeout=0.01)).as_tool()
     result = await within(outer(ASK, "done", tools=[slow]).run("x"))
     assert "did not finish within its deadline of 0.01 s" in str(results(result)[0].response)
@@ -274,7 +274,7 @@ async def test_its_own_deadline_is_a_tool_error(telemetry: Captured) -> None:
 
 
 async def test_a_timeout_of_the_call_stops_it(telemetry: Captured) -> None:
-    """The call times out; the nested run was cancelled by it."""
+    """The timeout of a call cancels the nested run."""
     slow = Agent("helper", model=FunctionModel(lambda _: outlast()), description="d").as_tool(timeout=SOON)
     result = await within(outer(ASK, "done", tools=[slow]).run("x"))
     assert results(result)[0].is_error
@@ -283,7 +283,7 @@ async def test_a_timeout_of_the_call_stops_it(telemetry: Captured) -> None:
 
 
 async def test_one_that_does_not_let_itself_be_stopped_is_left_behind_first(telemetry: Captured) -> None:
-    """Its spans end before that of the call, so that children lie within their parents; what it has used counts."""
+    """A nested run that ignores cancellation ends its span before that of the call, and its usage counts."""
     release = anyio.Event()
 
     async def stubborn(request: ModelRequest) -> ModelResponse:
@@ -305,7 +305,7 @@ async def test_one_that_does_not_let_itself_be_stopped_is_left_behind_first(tele
 
 
 async def test_agents_that_lead_back_to_themselves_are_stopped(telemetry: Captured) -> None:
-    """The ninth run in a row is refused, with a result that says so; all others come to their answers."""
+    """An agent that calls itself is refused at the ninth run, and all other runs come to their answers."""
 
     def again(request: ModelRequest) -> Any:
         return "done" if request.messages[-1].role == "tool" else ToolCall("mirror", {"input": "again"})
@@ -324,7 +324,7 @@ async def test_agents_that_lead_back_to_themselves_are_stopped(telemetry: Captur
 
 
 async def test_its_telemetry_goes_where_the_callers_goes() -> None:
-    """A nested run without a `telemetry` of its own is in its caller's trace; one with it keeps to that."""
+    """A nested run is in the telemetry of its caller unless it has its own."""
     with capture() as default, capture() as mine:
         default.is_checked = mine.is_checked = False
         await within(outer(ASK, "done", tools=[helper("ok")], telemetry=default).run("x"))
@@ -335,7 +335,7 @@ async def test_its_telemetry_goes_where_the_callers_goes() -> None:
 
 
 async def test_it_is_a_tool_like_any_other() -> None:
-    """Name and description are the agent's unless given; outside of a run it can be called too."""
+    """A sub-agent's tool has the agent's name and description unless others are given, and works outside of a run."""
     agent = Agent("Our helper!", model=ScriptedModel("hi"), description="Helps.")
     assert (agent.as_tool().name, agent.as_tool().description) == ("Our_helper_", "Helps.")
     mine = agent.as_tool("ask", "Asks.")
@@ -346,7 +346,7 @@ async def test_it_is_a_tool_like_any_other() -> None:
 
 
 async def test_several_run_at_the_same_time(telemetry: Captured) -> None:
-    """Each has its own run; the results come in the order of the calls, and all usage is counted."""
+    """Several sub-agents run at the same time; results are in the order of the calls, and all usage counts."""
     both: list[str] = []
     met = anyio.Event()
 
@@ -371,7 +371,7 @@ async def test_several_run_at_the_same_time(telemetry: Captured) -> None:
 
 
 async def test_tool_calls_of_nested_runs_count_against_the_limit_of_the_caller(telemetry: Captured) -> None:
-    """A budget of calls is one for the whole tree: what is over it is refused where it is asked for."""
+    """Tool calls of nested runs count against `max_tool_calls` of the caller."""
 
     @tool
     async def step() -> str:
@@ -387,7 +387,7 @@ async def test_tool_calls_of_nested_runs_count_against_the_limit_of_the_caller(t
 
 
 async def test_rules_of_the_caller_see_what_nested_runs_have_used() -> None:
-    """A budget of money is one for the whole tree too."""
+    """Reliability rules of the caller see the usage of nested runs."""
     seen: list[int] = []
 
     def is_spent(situation: Situation) -> bool:

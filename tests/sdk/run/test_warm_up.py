@@ -1,4 +1,4 @@
-"""What is done before the first run, so that it does not wait for it."""
+"""Preparation of an agent before its first run."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ print(sorted(loaded & {"genai_prices", "httpcore2", "httpx2", "openai", "trio", 
 
 
 def test_the_first_run_loads_no_package() -> None:
-    """What a vendor's client and the prices need is loaded when the agent is made, not inside of the event loop."""
+    """The first run imports no package of the model's client or of the prices."""
     assert run_python(FIRST_RUN, Path(__file__).parents[2]).stdout.strip() == "[]"
 
 
 async def test_providers_are_asked(telemetry: Captured) -> None:
-    """Hubs are fetched from for whom it is said, also behind gates; the first run finds their lists."""
+    """Warming up an agent fetches from all its hubs for the given identity, and the first run uses their lists."""
     hubs = [FakeHub(named(name)) for name in "abc"]
     one, two, three = (DiscoveryProvider(hub, id=f"hub{number}") for number, hub in enumerate(hubs))
     gated = gated_tools(two, lambda tool, ctx: True)
@@ -84,7 +84,7 @@ class Warmed(ScriptedModel):
 
 
 async def test_models_are_warmed_up() -> None:
-    """All that may be asked; those of vendors make their clients, without a request."""
+    """Warming up an agent warms up all models of a `FallbackModel`."""
     first, second = Warmed(), Warmed()
     vendor = OpenAIModel("gpt-x", api_key="sk-of-a-test", base_url="http://localhost:1/v1")
     with anyio.fail_after(60):
@@ -94,7 +94,7 @@ async def test_models_are_warmed_up() -> None:
 
 
 async def test_servers_are_connected_to(telemetry: Captured) -> None:
-    """The first run uses the connection, in the same event loop."""
+    """Warming up an agent connects to its servers, and the first run uses the connection."""
     provider = MCPProvider.connect(modern_server(), id="mcp", ttl=60)
     agent = Agent("a", model=ScriptedModel("done"), providers=[provider])
     with anyio.fail_after(60):
@@ -106,7 +106,7 @@ async def test_servers_are_connected_to(telemetry: Captured) -> None:
 
 
 async def test_a_provider_that_cannot_be_warmed_up_says_so(telemetry: Captured) -> None:
-    """A readiness probe hears of it as a run would."""
+    """Warming up raises `DiscoveryError` if a provider fails."""
     agent = Agent("a", model=ScriptedModel(), providers=[DiscoveryProvider(FakeHub(faults=[OSError("no")]), id="hub")])
     with anyio.fail_after(60), pytest.raises(DiscoveryError, match="'hub' failed: OSError: no"):
         await agent.warm_up()

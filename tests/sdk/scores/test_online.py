@@ -1,4 +1,4 @@
-"""Scorers of an agent: they work in the background, and never delay or fail a run."""
+"""Scorers of an agent, which run in the background."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def scores(telemetry: Captured) -> list[ScoreRecorded]:
 
 
 async def test_a_run_is_scored_when_it_has_ended() -> None:
-    """In its trace, with its agent, version and model as labels, and with what it took."""
+    """A run is scored in its trace when it has ended, with its agent, version and model as labels."""
     scorers = [tool_called("price"), within(seconds=60, iterations=1), answer_matches("12 euros")]
     with capture() as telemetry:
         model = ScriptedModel(ToolCall("price", {"item": "lamp"}), "12 euros")
@@ -83,7 +83,7 @@ async def test_a_run_is_scored_when_it_has_ended() -> None:
 
 @pytest.mark.parametrize("error", [ModelError("scripted", "overloaded"), None])
 async def test_a_run_that_fails_is_scored(error: Exception | None) -> None:
-    """With what it has come to; so is one that takes too long, but none that was cancelled."""
+    """A run that fails or times out is scored."""
 
     async def slow(_request: object) -> str:
         await anyio.sleep_forever()
@@ -106,7 +106,7 @@ async def test_a_run_that_fails_is_scored(error: Exception | None) -> None:
 
 
 async def test_a_run_that_was_cancelled_is_not_scored() -> None:
-    """Nobody wanted its answer."""
+    """A run that was cancelled is not scored."""
     token = CancelToken()
 
     def cancelling(_request: object) -> ToolCall:
@@ -121,7 +121,7 @@ async def test_a_run_that_was_cancelled_is_not_scored() -> None:
 
 
 async def test_a_paused_run_is_scored_when_it_ends() -> None:
-    """Once, with the whole conversation."""
+    """A paused run is scored once, when it ends."""
     with capture() as telemetry:
         model = ScriptedModel(ToolCall("refund", {"order": 7}), "done")
         agent = Agent("shop", model=model, tools=[refund], scorers=[tool_called("refund"), within(seconds=5)])
@@ -136,7 +136,7 @@ async def test_a_paused_run_is_scored_when_it_ends() -> None:
 
 
 async def test_a_scorer_never_fails_or_delays_a_run() -> None:
-    """One that hangs, raises, or ends the process; its scores say why there is none."""
+    """A scorer that hangs, raises or exits does not hold or fail the run, and its score has the error."""
     go_on = threading.Event()
 
     def hanging(output: str) -> bool:
@@ -161,7 +161,7 @@ async def test_a_scorer_never_fails_or_delays_a_run() -> None:
 
 
 async def test_runs_beyond_the_bound_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason; the run does not notice."""
+    """Runs beyond the bound are not scored, and are counted with the reason."""
     monkeypatch.setattr(online, "MOST_WAITING", 2)
     go_on = threading.Event()
 
@@ -179,7 +179,7 @@ async def test_runs_beyond_the_bound_are_dropped_and_counted(monkeypatch: pytest
 
 
 async def test_a_scorer_may_run_the_agent_that_it_scores() -> None:
-    """Those runs are not scored again."""
+    """A run that a scorer makes with the agent is not scored."""
     agent: Agent[object, str] | None = None
 
     async def again(output: str) -> str:
@@ -197,7 +197,7 @@ async def test_a_scorer_may_run_the_agent_that_it_scores() -> None:
 
 
 async def test_the_judge_of_a_share_runs_in_the_background() -> None:
-    """In a trace of its own."""
+    """A judge of a sample of the runs has a trace of its own."""
     verdict = '{"reason": "kind", "score": 1}'
     polite = judge("Polite.", model=ScriptedModel(verdict), name="polite")
     with capture() as telemetry:
@@ -210,7 +210,7 @@ async def test_the_judge_of_a_share_runs_in_the_background() -> None:
 
 
 async def test_an_override_may_score_otherwise() -> None:
-    """Or not at all; the scorers are checked when they are given."""
+    """An override may replace or remove the scorers."""
     with capture() as telemetry:
         agent = Agent("shop", model=ScriptedModel("a", "b", "c"), scorers=[no_tool_errors])
         with agent.override(scorers=[]):
@@ -232,13 +232,13 @@ async def test_an_override_may_score_otherwise() -> None:
     ],
 )
 def test_an_agent_checks_its_scorers(scorers: Any, words: str) -> None:
-    """When it is made."""
+    """Wrong scorers are refused when the agent is made."""
     with pytest.raises(ConfigError, match=words):
         Agent("shop", model=ScriptedModel(), scorers=scorers)
 
 
 async def test_scores_are_recorded_as_they_are_ready() -> None:
-    """One that hangs holds up neither the other scorers of its run, nor the runs of other agents."""
+    """A scorer that hangs delays neither the other scorers of its run nor those of other agents."""
     go_on = threading.Event()
 
     def hanging(output: str) -> bool:
@@ -259,7 +259,7 @@ async def test_scores_are_recorded_as_they_are_ready() -> None:
 
 
 async def test_the_end_of_telemetry_waits_for_scores_a_bounded_time(tmp_path: Path) -> None:
-    """What is there in time is stored; what is late is dropped, counted, and never recorded."""
+    """The end of telemetry waits for scores for a bounded time, and later ones are not recorded."""
     go_on, started = threading.Event(), threading.Event()
 
     def late(output: str) -> bool:
@@ -284,7 +284,7 @@ async def test_the_end_of_telemetry_waits_for_scores_a_bounded_time(tmp_path: Pa
 
 
 async def test_a_drop_at_the_end_is_counted() -> None:
-    """Before the telemetry is gone."""
+    """A score that is dropped at the end of telemetry is counted."""
     go_on, started = threading.Event(), threading.Event()
 
     def late(output: str) -> bool:
@@ -302,7 +302,7 @@ async def test_a_drop_at_the_end_is_counted() -> None:
 
 
 async def test_the_listeners_of_an_agent_hear_of_its_scores() -> None:
-    """Also the async ones; the scores come from another thread."""
+    """Sync and async listeners of an agent hear of its scores."""
     heard: list[str] = []
     both = threading.Event()
 
@@ -327,7 +327,7 @@ async def test_the_listeners_of_an_agent_hear_of_its_scores() -> None:
 
 
 def test_sync_callers_are_scored_too() -> None:
-    """And an agent that was given telemetry of its own."""
+    """Runs of `run_sync` are scored."""
     with capture() as telemetry:
         given = TelemetryOptions()
         agent = Agent("shop", model=ScriptedModel("done"), telemetry=given, scorers=[no_tool_errors])
@@ -337,7 +337,7 @@ def test_sync_callers_are_scored_too() -> None:
 
 @pytest.mark.parametrize("ends", ["", "import os; os.fork() or agent.run_sync('in the child')"])
 def test_the_end_of_a_process_waits_for_scores(tmp_path: Path, ends: str) -> None:
-    """Also that of a forked one."""
+    """The end of a process, also of a forked one, waits for its scores."""
     script = f"""
         import sys
         from pellucid import Agent

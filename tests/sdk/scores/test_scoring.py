@@ -1,4 +1,4 @@
-"""Scorers: functions that name what they need; a fault in one is a score without a value."""
+"""Scorers: functions that take what they name, and faults that become scores without a value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def price(item: str) -> str:
 
 
 def exact(output: str, expected: str) -> bool:
-    """Whether the answer is the expected one."""
+    """Return True if the answer is the expected one."""
     return output == expected
 
 
@@ -53,7 +53,7 @@ def many(output: str) -> Mapping[str, object]:
 
 
 async def test_scorers_get_what_they_name_and_return_what_they_have() -> None:
-    """A bool, a number, a label, a score or a mapping; None is no score."""
+    """A scorer returns a bool, a number, a label, a score or a mapping, and None is no score."""
 
     def judged(output: str) -> Score:
         return Score(name="kind", value=0.5, by="ann", explanation=output)
@@ -70,7 +70,7 @@ async def test_scorers_get_what_they_name_and_return_what_they_have() -> None:
 
 
 async def test_a_scorer_that_fails_gives_a_score_with_the_type_of_the_error() -> None:
-    """One that raises, hangs, or returns NaN, a negative number or an object; the others are not disturbed."""
+    """A scorer that fails gives a score with the type of the error, and the others are not affected."""
 
     def raising() -> bool:
         raise LookupError("no price")
@@ -95,7 +95,7 @@ async def test_a_scorer_that_fails_gives_a_score_with_the_type_of_the_error() ->
 
 
 def test_a_scorer_that_needs_what_is_not_there_is_refused() -> None:
-    """The error names the scorer, the parameter and a similar one."""
+    """A scorer with an unknown parameter is refused with the scorer's name and a similar parameter."""
 
     def wrong(outptu: str) -> bool:
         return bool(outptu)
@@ -110,7 +110,7 @@ def test_a_scorer_that_needs_what_is_not_there_is_refused() -> None:
 
 
 async def test_the_evidence_of_a_result_has_question_answer_and_calls() -> None:
-    """Calls have their results."""
+    """The evidence of a result has the input, the output and the tool calls with their results."""
     model = ScriptedModel(ToolCall("price", {"item": "lamp"}), "12 euros")
     result = await Agent("shop", model=model, tools=[price]).run("What does the lamp cost?")
     evidence = evidence_of(result)
@@ -120,7 +120,7 @@ async def test_the_evidence_of_a_result_has_question_answer_and_calls() -> None:
 
 
 async def test_a_scorer_of_a_share_sees_what_is_missing_as_it_does_alone() -> None:
-    """One that looks at what is missing itself is called; another one gives an error."""
+    """A sampled scorer gives the same score of missing evidence as the scorer alone."""
     uses = (ToolUse(name="price", arguments={}),)
     evidence = Evidence(scored=Scored(run_id="r"), tools=uses, missing=frozenset({"tools"}))
     for scorer in (tool_called("price"), no_tool_errors, lambda tools: not tools):
@@ -128,7 +128,7 @@ async def test_a_scorer_of_a_share_sees_what_is_missing_as_it_does_alone() -> No
 
 
 async def test_a_scorer_whose_calls_never_return_is_not_called_for_ever() -> None:
-    """Its threads are bounded; other scorers go on, and it is called again once its calls have returned."""
+    """A scorer whose calls do not return is not called again until they have."""
     go_on = threading.Event()
 
     def stuck(output: str) -> bool:
@@ -146,7 +146,7 @@ async def test_a_scorer_whose_calls_never_return_is_not_called_for_ever() -> Non
 
 
 def test_a_scorer_that_never_returns_does_not_keep_the_process() -> None:
-    """A command in CI ends when its scores are there."""
+    """A scorer that never returns does not keep the process from ending."""
     run_python("""
         import threading
         import anyio
@@ -169,6 +169,6 @@ def test_a_scorer_that_never_returns_does_not_keep_the_process() -> None:
     ],
 )
 def test_a_score_of_another_type_is_refused(score: dict[str, Any], words: str) -> None:
-    """Nothing is dropped in silence."""
+    """A score with a value of a wrong type is refused."""
     with pytest.raises(ConfigError, match=words):
         Score(name="right", **score)

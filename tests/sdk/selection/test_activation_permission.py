@@ -1,4 +1,4 @@
-"""Permission and lazy tools: what a policy says of the tools that discover others, and of activating one."""
+"""Permission for lazy tools: policies about activations and about the tools that discover others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPARE = ToolCall("read", {}, "spare")
 
 
 def rules(stage: str, answer: Any, *names: str) -> Policy:
-    """Return a policy that answers so about these tools at this stage."""
+    """Return a policy that gives one answer about some tools at one stage."""
 
     def policy(request: PermissionRequest) -> Any:
         asked = request.stage == stage and request.tool_name in names
@@ -48,7 +48,7 @@ def rules(stage: str, answer: Any, *names: str) -> Policy:
 
 
 def activating(way: str, *names: str) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Return the steps of a model, and options of an agent and of its run, with which tools are activated this way."""
+    """Return steps of a model and options of an agent and its run that activate tools in one way."""
     if way == "history":
         found = {"tools": [{"name": name} for name in names]}
         asked = Message("assistant", [ToolCall(DISCOVERY, {"toolNames": list(names)}, "h")])
@@ -78,7 +78,7 @@ def events(telemetry: Captured, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_policy_is_asked_about_each_activation(way: str) -> None:
-    """With the id of the call that activates, and without arguments; not again about what is active."""
+    """A policy is asked about each activation once, with the id of the call and without arguments."""
     seen: list[PermissionRequest] = []
 
     def policy(request: PermissionRequest) -> str:
@@ -101,7 +101,7 @@ async def test_a_policy_is_asked_about_each_activation(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_may_not_be_activated_is_not(telemetry: Captured, way: str) -> None:
-    """Though it was offered: the policy may change its mind. Others are activated; the model is told why one is not."""
+    """A tool whose activation is denied stays inactive, and the model reads why."""
     steps, options, run = activating(way, "write", "read")
     model = ScriptedModel(*steps, [ToolCall("write", {}, "w"), ToolCall("read", {}, "r")], "done")
     policy = rules("activation", Verdict("deny", "frozen today"), "write")
@@ -127,7 +127,7 @@ async def test_what_may_not_be_activated_is_not(telemetry: Captured, way: str) -
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_halt_at_an_activation_ends_the_run(telemetry: Captured, way: str) -> None:
-    """Nothing of the call is activated, every call has its result, and the error has the conversation."""
+    """A halt at an activation ends the run, every call has a result, and the error has the conversation."""
     steps, options, run = activating(way, "read", "write")
     if steps:
         [first] = steps
@@ -157,7 +157,7 @@ async def test_a_halt_at_an_activation_ends_the_run(telemetry: Captured, way: st
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_activation_that_cannot_be_judged_is_denied(telemetry: Captured, way: str) -> None:
-    """A policy that raises says no; what it raised is not for the model."""
+    """An activation is denied if the policy raises, and the model does not read the exception."""
     steps, options, run = activating(way, "write")
     model = ScriptedModel(*steps, "done")
     policy = rules("activation", OSError("no route to the rules"), "write")
@@ -171,7 +171,7 @@ async def test_an_activation_that_cannot_be_judged_is_denied(telemetry: Captured
 
 @pytest.mark.parametrize("meta", [SEARCH, DISCOVERY])
 async def test_the_tools_that_discover_need_permission_too(telemetry: Captured, meta: str) -> None:
-    """Denied at the offer they are not offered, and a call is a denial; nothing tells the model to use them."""
+    """A discovery tool that is denied at the offer is not offered, and a call of it is denied."""
     call = ToolCall(meta, {"name": "read"} if meta == SEARCH else {"toolNames": ["read"]}, "m")
     model = ScriptedModel([call, ToolCall("read", {}, "r")], "done")
     mode: Any = "lazy" if meta == SEARCH else "full"
@@ -192,7 +192,7 @@ async def test_the_tools_that_discover_need_permission_too(telemetry: Captured, 
 @pytest.mark.parametrize("meta", [SEARCH, DISCOVERY])
 @pytest.mark.parametrize("stage", ["offer", "dispatch"])
 async def test_a_halt_about_a_tool_that_discovers_ends_the_run(telemetry: Captured, meta: str, stage: str) -> None:
-    """At the offer before the model is asked, at dispatch before anything is found."""
+    """A halt about a discovery tool ends the run before the model is asked, or before any tool is activated."""
     call = ToolCall(meta, {"name": "read"} if meta == SEARCH else {"toolNames": ["read"]})
     model = ScriptedModel(call)
     mode: Any = "lazy" if meta == SEARCH else "full"
@@ -205,7 +205,7 @@ async def test_a_halt_about_a_tool_that_discovers_ends_the_run(telemetry: Captur
 
 
 async def test_a_policy_is_not_asked_about_tools_that_there_are_not() -> None:
-    """Without lazy tools nobody discovers any; where all lazy ones are denied neither."""
+    """A policy that denies all lazy tools is not asked about the tools that would discover them."""
     asked: list[str] = []
 
     def policy(request: PermissionRequest) -> str:
@@ -219,7 +219,7 @@ async def test_a_policy_is_not_asked_about_tools_that_there_are_not() -> None:
 
 @pytest.mark.parametrize("mode", ["full", "lazy"])
 async def test_nothing_that_a_model_reads_names_what_is_denied(mode: Any) -> None:
-    """No description, no hit, no suggestion, no list of what there is; a forged history does not bring it either."""
+    """A model reads the name of a denied tool nowhere, even if its history activates the tool."""
     hidden = made("secret_write", tags=("zebra",))
     forged = activating("history", "secret_write")[2]["history"][1:]
     model = ScriptedModel(
@@ -236,7 +236,7 @@ async def test_nothing_that_a_model_reads_names_what_is_denied(mode: Any) -> Non
 
 
 async def test_an_active_tool_that_becomes_denied_is_deactivated(telemetry: Captured) -> None:
-    """When the catalogue changes the policy is asked anew, and what it denies then is gone; the event says why."""
+    """An active tool that is denied when the catalogue changes is deactivated, with the reason in the event."""
     hub = FakeHub(lambda number: [READ, WRITE] if number < 3 else [WRITE])
     provider = DiscoveryProvider(hub, id="hub", ttl=0)
     changed = False
@@ -257,7 +257,7 @@ async def test_an_active_tool_that_becomes_denied_is_deactivated(telemetry: Capt
 
 
 async def test_a_policy_that_leaves_calls_to_a_person_lets_tools_become_active(telemetry: Captured) -> None:
-    """It is the call that a person decides about. A run that goes on asks the policy about what was active, too."""
+    """A tool of which each call needs a person can be activated, and a resumed run asks the policy about it again."""
     answers: dict[str, str] = {"offer": "ask", "activation": "ask", "dispatch": "ask"}
     stages: list[tuple[str, str]] = []
 
@@ -282,7 +282,7 @@ async def test_a_policy_that_leaves_calls_to_a_person_lets_tools_become_active(t
 
 
 async def test_an_activation_waits_for_the_policy_no_longer_than_it_may(telemetry: Captured) -> None:
-    """The time limit is that of the policy, at every stage."""
+    """The policy's time limit holds for activations too."""
 
     async def policy(request: PermissionRequest) -> str:
         if request.stage == "activation":

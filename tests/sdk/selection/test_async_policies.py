@@ -1,4 +1,4 @@
-"""Policies that take their time: asked about many tools at once, within a limit, and stopped with the run."""
+"""Async policies: many questions at once, a time limit, and the end with the run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def denials(telemetry: Captured) -> list[Any]:
 
 
 async def test_many_questions_are_asked_at_once_but_not_all() -> None:
-    """As many as 32 wait for their answer at the same time, never more; the offer is in the order of the catalogue."""
+    """At most 32 questions wait for an answer at a time, and the offer keeps the order of the catalogue."""
     waiting, most = 0, 0
     full = anyio.Event()
 
@@ -72,7 +72,7 @@ async def test_many_questions_are_asked_at_once_but_not_all() -> None:
 
 
 async def test_denials_are_told_in_the_order_of_the_catalogue(telemetry: Captured) -> None:
-    """Whichever answer comes first."""
+    """Events of denials are in the order of the catalogue, whichever answer comes first."""
     answered = [anyio.Event() for _ in range(5)]
     answered[4].set()
 
@@ -87,7 +87,7 @@ async def test_denials_are_told_in_the_order_of_the_catalogue(telemetry: Capture
 
 
 async def test_a_policy_may_answer_at_once_or_later() -> None:
-    """As it likes, tool by tool."""
+    """A policy may return each answer directly or as an awaitable."""
 
     async def later(answer: str) -> str:
         await anyio.lowlevel.checkpoint()
@@ -104,7 +104,7 @@ async def test_a_policy_may_answer_at_once_or_later() -> None:
 
 
 async def test_a_sync_policy_is_asked_in_the_task_of_the_run() -> None:
-    """No task is made for it: it finds itself where the providers are asked."""
+    """A sync policy is asked in the task in which the providers are asked."""
     found: set[int] = set()
 
     class Here:
@@ -124,7 +124,7 @@ async def test_a_sync_policy_is_asked_in_the_task_of_the_run() -> None:
 
 
 async def test_the_first_halt_of_the_catalogue_ends_the_run(telemetry: Captured) -> None:
-    """Not the first to be answered; and nothing more is asked than was under way."""
+    """The first halt in the order of the catalogue ends the run, and no further questions are asked."""
     later_halted = anyio.Event()
     asked: list[str] = []
 
@@ -144,7 +144,7 @@ async def test_the_first_halt_of_the_catalogue_ends_the_run(telemetry: Captured)
 
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_what_is_not_answered_in_time_is_denied(telemetry: Captured, *, shielded: bool) -> None:
-    """The other answers count; a policy that does not let itself be stopped is left behind."""
+    """Questions that are not answered in time are denied, and the other answers count."""
     release, over = anyio.Event(), anyio.Event()
 
     async def policy(request: PermissionRequest) -> str:
@@ -169,7 +169,7 @@ async def test_what_is_not_answered_in_time_is_denied(telemetry: Captured, *, sh
 
 
 async def test_the_limit_is_for_all_questions_together(telemetry: Captured) -> None:
-    """A policy that never answers holds a run of many tools no longer than one of few."""
+    """The time limit of a policy holds for all questions of an offer together."""
     questions = 0
 
     async def policy(request: PermissionRequest) -> str:
@@ -188,7 +188,7 @@ async def test_the_limit_is_for_all_questions_together(telemetry: Captured) -> N
 
 
 async def test_a_call_that_is_not_judged_in_time_is_not_run(telemetry: Captured) -> None:
-    """Its result says so, and the run goes on."""
+    """A call on which the policy does not decide in time is not run, and the run goes on."""
 
     async def policy(request: PermissionRequest) -> str:
         if request.stage == "dispatch":
@@ -208,7 +208,7 @@ async def test_a_call_that_is_not_judged_in_time_is_not_run(telemetry: Captured)
 async def test_a_policy_whose_own_task_was_cancelled_denies(
     telemetry: Captured, anyio_backend_name: str, count: int
 ) -> None:
-    """A cancellation that nobody asked for is no answer."""
+    """A policy whose own task was cancelled denies."""
 
     async def policy(request: PermissionRequest) -> str:
         await cancel_itself(anyio_backend_name)
@@ -229,7 +229,7 @@ async def test_a_policy_whose_own_task_was_cancelled_denies(
     ],
 )
 async def test_a_policy_that_waits_ends_with_the_run(telemetry: Captured, by: str, count: int, stage: str) -> None:
-    """All of its questions do, and none of them is a denial."""
+    """All waiting questions end with the run, and none of them is a denial."""
     token, scope = CancelToken(), anyio.CancelScope()
     begun = stopped = 0
 
@@ -265,7 +265,7 @@ async def test_a_policy_that_waits_ends_with_the_run(telemetry: Captured, by: st
 
 
 async def test_a_run_that_is_cancelled_before_the_policy_begins_leaves_nothing_unawaited() -> None:
-    """What an async policy returned is closed."""
+    """The coroutine of a policy is closed if the run is cancelled before it begins."""
     with anyio.CancelScope() as scope:
 
         async def later() -> str:
@@ -280,6 +280,6 @@ async def test_a_run_that_is_cancelled_before_the_policy_begins_leaves_nothing_u
 
 
 def test_a_time_limit_that_makes_no_sense_is_refused() -> None:
-    """As all limits."""
+    """A negative `policy_timeout` is refused."""
     with pytest.raises(ConfigError, match="policy_timeout"):
         Limits(policy_timeout=-1)

@@ -1,4 +1,4 @@
-"""`agent.explain`: who lists a tool, and what keeps it from the model."""
+"""`agent.explain`: the provider of a tool, and the reasons that keep the tool from the model."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def hub(name: str, *tools: Tool, **options: Any) -> ToolProvider:
 
 
 def says(found: Explanation, *texts: str) -> bool:
-    """Say whether the reasons are about these, one each."""
+    """Return True if the reasons contain these texts, one each."""
     return len(found.reasons) == len(texts) and all(map(str.__contains__, found.reasons, texts))
 
 
 async def test_explain_says_who_lists_a_tool_and_what_the_policy_says() -> None:
-    """Visible or not, and why, for the person that is asked about."""
+    """`explain` says which provider lists a tool and how the policy answers for an identity."""
 
     def policy(request: PermissionRequest) -> Any:
         person = request.identity.principal if request.identity else None
@@ -85,7 +85,7 @@ async def test_explain_says_who_lists_a_tool_and_what_the_policy_says() -> None:
 
 
 async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
-    """Also inside of combined providers."""
+    """`explain` names the gate that withholds a tool, also inside combined providers."""
     gate = gated_tools(static_tools([read, write]), lambda tool, ctx: tool.name == "read")
     for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
         found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
@@ -94,7 +94,7 @@ async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
 
 
 async def test_explain_names_the_skill_that_brings_a_tool() -> None:
-    """And says which are active; once it is, the tool is visible."""
+    """`explain` names the skill that brings a tool, and the tool is visible once the skill is active."""
     skill = Skill("files", "Files.", "Write carefully.", [write])
     for options in ({"skills": [skill]}, {"providers": [skill_scoped_tools("files", [write])]}):
         asked = Agent("a", model=ScriptedModel(), **options)
@@ -106,7 +106,7 @@ async def test_explain_names_the_skill_that_brings_a_tool() -> None:
 
 
 async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
-    """A provider that is down, two tools of one name, and a name that nobody lists."""
+    """`explain` names a failed provider, a collision, a failed policy, and the nearest name for an unknown one."""
     down = DiscoveryProvider(FakeHub([write], faults=[OSError("no route")]), id="hub")
     found = await within(Agent("a", model=ScriptedModel(), providers=[down]).explain("write"))
     assert "provider 'hub' failed" in found.reasons[0]
@@ -130,7 +130,7 @@ async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
 
 @pytest.mark.parametrize(("collisions", "winner"), [("first", "one"), ("last", "two"), ("prefix", "one")])
 async def test_explain_says_who_has_a_name(collisions: Any, winner: str) -> None:
-    """Of two providers that list it, as the agent's policy says; and what becomes of the other's tool."""
+    """`explain` says which of two providers has a name under the agent's collision policy."""
     asked = agent(providers=[hub("one", write), hub("two", write)], collisions=collisions)
     found = await within(asked.explain("write"))
     assert (found.visible, found.provider_id) == (True, winner)
@@ -144,7 +144,7 @@ async def test_explain_says_who_has_a_name(collisions: Any, winner: str) -> None
 
 
 async def test_explain_knows_names_as_they_are_offered() -> None:
-    """The one that `prefix` made stands for the tool of the later provider, and the policy is asked about it."""
+    """`explain` knows the name that `prefix` gives to the tool of the later provider, and asks the policy about it."""
     asked_about: list[tuple[str, str]] = []
 
     def policy(request: PermissionRequest) -> str:
@@ -161,7 +161,7 @@ async def test_explain_knows_names_as_they_are_offered() -> None:
 
 
 async def test_explain_says_who_has_a_name_in_a_registry() -> None:
-    """Sources of one registry collide too."""
+    """`explain` says which source of a registry has a name."""
     registry = ToolRegistry([write], collisions="prefix")
     registry.register_mcp(made("write"), "wiki")
     asked = agent(providers=[registry])
@@ -173,7 +173,7 @@ async def test_explain_says_who_has_a_name_in_a_registry() -> None:
 
 
 async def test_a_collision_of_other_tools_fails_the_run_too() -> None:
-    """Then this one is not offered either."""
+    """A collision between other tools makes a tool invisible, because the run fails."""
     asked = agent(providers=[hub("one", read, write), hub("two", read)])
     found = await within(asked.explain("write"))
     assert (found.visible, found.provider_id) == (False, None)
@@ -195,7 +195,7 @@ async def test_a_collision_of_other_tools_fails_the_run_too() -> None:
     ],
 )
 async def test_explain_says_how_a_model_gets_a_lazy_tool(options: Any, via: str) -> None:
-    """It is not offered at first; the tool that discovers it is, and the policy has a say about each."""
+    """`explain` says how the model activates a lazy tool, and whether the policy allows it."""
     found = await within(agent(**options).explain("write"))
     assert (found.visible, found.via) == (False, via)
     assert says(found, "lists it", f"it is lazy: the model activates it with '{via}' before it can call it")
@@ -217,7 +217,7 @@ async def test_explain_says_how_a_model_gets_a_lazy_tool(options: Any, via: str)
 
 
 async def test_explain_knows_the_tools_that_discover_others() -> None:
-    """They are there if there is something to discover that the policy lets the model have."""
+    """`explain` says for how many allowed lazy tools a discovery tool is offered."""
     found = await within(agent().explain("tool_search"))
     assert says(found, "offered to agents with tools that are found by searching; agent 'a' has none")
     found = await within(agent().explain("__lazy__tool__discovery__"))
@@ -232,7 +232,7 @@ async def test_explain_knows_the_tools_that_discover_others() -> None:
 
 
 async def test_explain_knows_load_skill() -> None:
-    """It is offered where there are skills."""
+    """`explain` says that `load_skill` is offered to agents with skills."""
     found = await within(agent().explain("load_skill"))
     assert says(found, "it is offered to agents with skills; agent 'a' has none")
     skill = Skill("files", "Files.", "Write carefully.", [made("copy")])
@@ -272,7 +272,7 @@ class Odd:
     ],
 )
 async def test_a_provider_that_fails_is_explained(answer: Any, problem: str) -> None:
-    """Nothing is raised: the reasons say what is the matter, and that a run fails of it."""
+    """A provider that fails is a reason in the explanation, and nothing is raised."""
     asked = agent(providers=[hub("one", write), Odd(answer)], limits=Limits(discovery_timeout=SOON))
     found = await within(asked.explain("write"))
     assert (found.visible, found.provider_id) == (False, "one")
@@ -283,7 +283,7 @@ async def test_a_provider_that_fails_is_explained(answer: Any, problem: str) -> 
 
 
 async def test_a_provider_that_is_skipped_is_explained() -> None:
-    """A run goes on without it."""
+    """The explanation names a failed provider that `on_error="skip"` leaves out."""
     both = combined(Odd(OSError("no route")), hub("two", read), on_error="skip")
     asked = agent(providers=[both])
     found = await within(asked.explain("write"))
@@ -298,7 +298,7 @@ async def test_a_provider_that_is_skipped_is_explained() -> None:
 
 
 async def test_a_gate_that_fails_is_explained() -> None:
-    """It keeps everything back."""
+    """A gate that fails withholds every tool, and the explanation has its exception."""
 
     def predicate(tool: Tool, ctx: DiscoveryContext) -> bool:
         raise LookupError("who?")
@@ -310,7 +310,7 @@ async def test_a_gate_that_fails_is_explained() -> None:
 
 
 async def test_gates_in_gates_are_explained() -> None:
-    """The one that keeps the tool back is named, whatever wraps it."""
+    """`explain` names the inner gate that withholds a tool, whatever wraps it."""
 
     def only_read(tool: Tool, ctx: DiscoveryContext) -> bool:
         return tool.name == "read"
@@ -348,7 +348,7 @@ class ForStaff:
 
 
 async def test_wrappers_of_an_application_explain_themselves() -> None:
-    """As those of the SDK do, which they can wrap, and be wrapped in."""
+    """A wrapper of an application explains itself, around providers of the SDK and inside them."""
     skill = skill_scoped_tools("files", [made("copy")])
     asked = agent(providers=[combined(ForStaff(combined(static_tools([write]), skill)))])
     assert (await within(asked.explain("write"))).reasons == ("'write' is only for staff",)
@@ -359,7 +359,7 @@ async def test_wrappers_of_an_application_explain_themselves() -> None:
 
 
 async def test_a_provider_that_cannot_explain_itself_is_explained() -> None:
-    """What its `explain` raises is part of the explanation."""
+    """An exception of a provider's `explain` is part of the explanation."""
 
     class Silent(ForStaff):
         async def explain(self, ctx: ExplainContext) -> None:
@@ -371,7 +371,7 @@ async def test_a_provider_that_cannot_explain_itself_is_explained() -> None:
 
 
 async def test_a_tool_that_is_left_out_as_broken_is_explained() -> None:
-    """With what is wrong with it."""
+    """The explanation of a tool that is left out as invalid says what is wrong with it."""
     broken = made("write", input_schema={"type": 7})
     quarantining = DiscoveryProvider(FakeHub([read, broken]), id="hub", on_invalid="quarantine")
     found = await within(agent(providers=[quarantining]).explain("write"))
@@ -379,7 +379,7 @@ async def test_a_tool_that_is_left_out_as_broken_is_explained() -> None:
 
 
 async def test_a_policy_that_takes_too_long_is_explained() -> None:
-    """As a run would take it."""
+    """A policy that does not answer in time is explained as a denial."""
 
     async def policy(request: PermissionRequest) -> str:
         await outlast()
@@ -390,14 +390,14 @@ async def test_a_policy_that_takes_too_long_is_explained() -> None:
 
 
 async def test_a_policy_that_leaves_calls_to_a_person_is_explained() -> None:
-    """The tool is visible."""
+    """A tool of which the policy leaves the calls to a person is visible."""
     found = await within(agent(lambda request: "ask").explain("write"))
     assert found.visible
     assert says(found, "lists it", "the policy allows it and leaves each call to a person")
 
 
 async def test_an_observed_provider_is_explained_as_in_a_run(telemetry: Captured) -> None:
-    """It makes no span of its own, and its policy, which is for callers outside of a run, does not count."""
+    """`explain` ignores the policy of an observed provider and makes no span."""
     found = await within(agent(providers=[observe(hub("one", write), policy=lambda request: "deny")]).explain("write"))
     assert found.visible
     assert says(found, "provider 'one' lists it")
@@ -405,7 +405,7 @@ async def test_an_observed_provider_is_explained_as_in_a_run(telemetry: Captured
 
 
 async def test_explain_tells_no_run_of_itself(telemetry: Captured) -> None:
-    """There are no spans and no events, also when it is asked by a tool of a run."""
+    """`explain` makes no spans, events or metrics, not even when a tool of a run calls it."""
     registry = ToolRegistry([write], collisions="first")
     registry.register_mcp(made("write"), "wiki")
     both = combined(Odd(OSError("no route")), hub("one", write), on_error="skip")

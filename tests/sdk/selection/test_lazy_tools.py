@@ -1,4 +1,4 @@
-"""Lazy tools: `tool_search`, `__lazy__tool__discovery__`, and what comes of them."""
+"""Lazy tools: `tool_search`, `__lazy__tool__discovery__`, and the tools that they activate."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def offers(model: FunctionModel) -> list[list[str]]:
 
 
 def results(result: RunResult[Any]) -> list[list[Any]]:
-    """Return what the tool calls came to, message by message."""
+    """Return the results of the tool calls, message by message."""
     return [
         [part.response for part in message.parts if isinstance(part, ToolResult)]
         for message in result.messages
@@ -90,7 +90,7 @@ def shop() -> ToolRegistry:
 
 
 async def test_a_tool_is_found_activated_and_called(telemetry: Captured) -> None:
-    """Only `tool_search` is offered at first; what was activated is offered from the next iteration on, at the end."""
+    """Only `tool_search` is offered at first, and an activated tool from the next iteration on."""
     model = ScriptedModel(
         ToolCall("tool_search", {"query": "open issue"}),
         ToolCall("tool_search", {"name": "create_issue"}),
@@ -116,7 +116,7 @@ async def test_a_tool_is_found_activated_and_called(telemetry: Captured) -> None
 
 
 async def test_a_search_is_a_span_with_query_hits_and_ranks(telemetry: Captured) -> None:
-    """And an event that says the same."""
+    """A search has the query, hits and ranks on its span and in its event."""
     model = ScriptedModel(ToolCall("tool_search", {"query": "invoices"}), "done")
     await within(Agent("a", model=model, providers=[shop()]).run("x"))
     found = attributes(telemetry.span("execute_tool tool_search"))
@@ -130,7 +130,7 @@ async def test_a_search_is_a_span_with_query_hits_and_ranks(telemetry: Captured)
 
 @pytest.mark.parametrize("mode", ["full", "redacted", "metadata", "off"])
 async def test_a_query_is_content(mode: Any) -> None:
-    """Span and event have it, masked, only where content is recorded."""
+    """The query of a search is recorded as content: masked if redacted, absent in the other modes."""
     call = ToolCall("tool_search", {"query": "invoices Bearer abcdefghijklmnop1234567890"})
     with capture(capture=CapturePolicy(mode)) as telemetry:
         await within(Agent("a", model=ScriptedModel(call, "done"), providers=[shop()]).run("x"))
@@ -141,7 +141,7 @@ async def test_a_query_is_content(mode: Any) -> None:
 
 
 async def test_a_search_has_at_most_fifteen_results() -> None:
-    """And says how many there are in all."""
+    """A search returns at most fifteen results and their total number."""
     registry = ToolRegistry([made(f"tool_{n}", "Fetch a page.") for n in range(40)], registry_mode="lazy")
     model = ScriptedModel(ToolCall("tool_search", {"query": "fetch pages"}), "done")
     [[found]] = results(await within(Agent("a", model=model, providers=[registry]).run("x")))
@@ -151,7 +151,7 @@ async def test_a_search_has_at_most_fifteen_results() -> None:
 
 
 async def test_several_tools_are_activated_by_one_call() -> None:
-    """Each with its schema; unknown ones with suggestions and the servers that there are."""
+    """One call activates several tools, and suggests names and servers for an unknown one."""
     wanted = {"names": ["create_invoice", "creat_issue", "send_mail"]}
     model = ScriptedModel(ToolCall("tool_search", wanted), "done")
     [[said]] = results(await within(Agent("a", model=model, providers=[shop()]).run("x")))
@@ -165,7 +165,7 @@ async def test_several_tools_are_activated_by_one_call() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"query": "  "}])
 async def test_a_search_for_nothing_is_refused(arguments: Any) -> None:
-    """The model is told what to give."""
+    """A search without a query or names is refused, and the model reads which to give."""
     model = ScriptedModel(ToolCall("tool_search", arguments), "done")
     [[said]] = results(await within(Agent("a", model=model, providers=[shop()]).run("x")))
     assert said == "Provide either `name` (to activate a tool) or `query` (to search)."
@@ -182,7 +182,7 @@ async def test_a_search_for_nothing_is_refused(arguments: Any) -> None:
     ],
 )
 async def test_what_is_left_empty_counts_as_not_given(arguments: Any, name: str | None) -> None:
-    """Models fill in every parameter, and give one name where several are allowed."""
+    """An empty argument of a search counts as not given, and one name may take the place of a list."""
     model = ScriptedModel(ToolCall("tool_search", arguments), "done")
     [[said]] = results(await within(Agent("a", model=model, providers=[shop()]).run("x")))
     found = said["results"][0]["name"] if name is None else said.get("tools", [said])[0]["name"]
@@ -191,14 +191,14 @@ async def test_what_is_left_empty_counts_as_not_given(arguments: Any, name: str 
 
 
 async def test_one_name_may_be_given_where_a_list_is_wanted() -> None:
-    """By a model that discovers one tool."""
+    """The discovery tool accepts one name in the place of a list."""
     model = ScriptedModel(ToolCall(DISCOVERY, {"toolNames": "order"}), "done")
     [[said]] = results(await within(Agent("a", model=model, tools=pair()).run("x")))
     assert [each["name"] for each in said["tools"]] == ["order"]
 
 
 async def test_a_search_without_hits_says_so() -> None:
-    """With what to do."""
+    """A search without hits returns a hint to try other words."""
     model = ScriptedModel(ToolCall("tool_search", {"query": "zebra"}), "done")
     [[said]] = results(await within(Agent("a", model=model, providers=[shop()]).run("x")))
     assert said["results"] == []
@@ -206,7 +206,7 @@ async def test_a_search_without_hits_says_so() -> None:
 
 
 async def test_a_tool_that_is_not_lazy_needs_no_activation() -> None:
-    """The model is told to call it."""
+    """Activating a tool that is not lazy returns a hint to call it directly."""
     model = ScriptedModel(ToolCall("tool_search", {"name": "now"}), "done")
     agent = Agent("a", model=model, tools=[made("now")], providers=[shop()])
     [[said]] = results(await within(agent.run("x")))
@@ -215,7 +215,7 @@ async def test_a_tool_that_is_not_lazy_needs_no_activation() -> None:
 
 
 async def test_all_tools_of_an_agent_may_be_lazy() -> None:
-    """`registry_mode="lazy"` replaces all schemas by `tool_search`, whichever providers they come from."""
+    """`registry_mode="lazy"` replaces the tools of all providers by `tool_search`."""
     hub = DiscoveryProvider(FakeHub([made("find")]), id="hub")
     model = ScriptedModel(ToolCall("tool_search", {"names": ["now", "find"]}), [ToolCall("now"), ToolCall("find")], "x")
     agent = Agent("a", model=model, tools=[made("now", lazy=True)], providers=[hub], registry_mode="lazy")
@@ -225,14 +225,14 @@ async def test_all_tools_of_an_agent_may_be_lazy() -> None:
 
 
 async def test_where_there_are_no_tools_there_is_none_to_find_them() -> None:
-    """An empty catalogue offers nothing, in lazy mode too."""
+    """An empty catalogue in lazy mode offers no `tool_search`."""
     model = ScriptedModel("done")
     await within(Agent("a", model=model, providers=[static_tools([])], registry_mode="lazy").run("x"))
     assert offers(model) == [[]]
 
 
 async def test_wrappers_hide_tools_from_search() -> None:
-    """A tool that a gate keeps back is neither found nor activated."""
+    """A tool that a gate withholds is neither found nor activated."""
     gate = gated_tools(shop(), lambda tool, ctx: "invoice" not in tool.name)
     model = ScriptedModel(
         [ToolCall("tool_search", {"query": "invoice"}), ToolCall("tool_search", {"name": "list_invoices"})], "done"
@@ -243,7 +243,7 @@ async def test_wrappers_hide_tools_from_search() -> None:
 
 
 def test_a_mode_that_there_is_not_is_refused() -> None:
-    """By agents and registries."""
+    """Agents and registries refuse an unknown `registry_mode`."""
     mode: Any = "eager"
     with pytest.raises(ConfigError, match="unknown registry_mode 'eager'; use 'full' or 'lazy'"):
         ToolRegistry(registry_mode=mode)
@@ -260,7 +260,7 @@ def pair() -> list[Tool]:
 
 
 async def test_lazy_tools_are_discovered_by_name(telemetry: Captured) -> None:
-    """The discovery tool lists their names, gives their schemas, and is gone when all of them are discovered."""
+    """The discovery tool lists the names of lazy tools, returns their schemas, and is gone when all are discovered."""
     model = ScriptedModel(discover("compare"), discover("order"), [ToolCall("compare"), ToolCall("order")], "done")
     result = await within(Agent("a", model=model, tools=pair()).run("x"))
     assert offers(model) == [
@@ -285,7 +285,7 @@ async def test_lazy_tools_are_discovered_by_name(telemetry: Captured) -> None:
 
 
 async def test_functions_are_made_lazy_tools() -> None:
-    """With the decorator."""
+    """The decorator makes a lazy tool of a function with `lazy=True`."""
 
     @tool(lazy=True, tags=["a"])
     async def rare() -> str:
@@ -299,7 +299,7 @@ async def test_functions_are_made_lazy_tools() -> None:
 
 
 async def test_discovery_goes_on_when_nothing_is_left_to_discover(telemetry: Captured) -> None:
-    """It is no longer offered but can be called, and activates nothing a second time."""
+    """The discovery tool can be called when all tools are discovered, and activates nothing a second time."""
     model = ScriptedModel(discover("compare", "order", "compare"), discover("order"), "done")
     result = await within(Agent("a", model=model, tools=pair()).run("x"))
     first, second = results(result)
@@ -309,7 +309,7 @@ async def test_discovery_goes_on_when_nothing_is_left_to_discover(telemetry: Cap
 
 
 async def test_unknown_names_are_told_with_suggestions() -> None:
-    """Those that are known are discovered all the same; the list has what is left to discover."""
+    """An unknown name in a discovery is an error with suggestions, and the known names are discovered."""
     model = ScriptedModel(discover("compare", "ordr", "now"), "done")
     [[said]] = results(await within(Agent("a", model=model, tools=pair()).run("x")))
     assert [each["name"] for each in said["tools"]] == ["compare"]
@@ -333,7 +333,7 @@ async def test_unknown_names_are_told_with_suggestions() -> None:
     ],
 )
 async def test_a_tool_that_is_not_active_is_not_run(telemetry: Captured, agent: Any, text: str) -> None:
-    """The model is told how to correct itself, and the span says what was the matter."""
+    """A call to an inactive tool is not run, and the model reads how to activate the tool."""
     model = ScriptedModel(ToolCall("order"), "done")
     result = await within(Agent("a", model=model, **agent).run("x"))
     assert results(result) == [[text]]
@@ -341,7 +341,7 @@ async def test_a_tool_that_is_not_active_is_not_run(telemetry: Captured, agent: 
 
 
 async def test_discovery_and_call_may_come_in_one_message() -> None:
-    """In any order: what discovers is run first, and the results are in the order of the calls."""
+    """One message may discover and call a tool in any order, and the results are in the order of the calls."""
     calls = [ToolCall("order", id="1"), discover("order", call_id="2"), ToolCall("compare", id="3")]
     result = await within(Agent("a", model=ScriptedModel(calls, "done"), tools=pair()).run("x"))
     ran, discovered, refused = results(result)[0]
@@ -351,7 +351,7 @@ async def test_discovery_and_call_may_come_in_one_message() -> None:
 
 
 async def test_call_ids_that_are_repeated_have_one_result_each() -> None:
-    """Also where one of the calls discovers."""
+    """A repeated call id has one result, also if one of the calls discovers tools."""
     calls = [discover("order", call_id="1"), ToolCall("order", id="1"), ToolCall("order", id="2")]
     result = await within(Agent("a", model=ScriptedModel(calls, "done"), tools=pair()).run("x"))
     one, two = results(result)[0]
@@ -360,7 +360,7 @@ async def test_call_ids_that_are_repeated_have_one_result_each() -> None:
 
 
 async def test_both_ways_live_side_by_side() -> None:
-    """Tools that are searched for and tools that are named each have their own tool to discover them."""
+    """Searched and named lazy tools each have their own discovery tool in one agent."""
     model = ScriptedModel([ToolCall("tool_search", {"name": "send_mail"}), discover("order", "send_mail")], "done")
     agent = Agent("a", model=model, tools=pair(), providers=[shop()])
     [[found, discovered]] = results(await within(agent.run("x")))
@@ -370,7 +370,7 @@ async def test_both_ways_live_side_by_side() -> None:
 
 
 async def test_without_lazy_tools_nothing_changes() -> None:
-    """Neither the offer nor its digest."""
+    """An agent without lazy tools offers no discovery tool."""
     model = ScriptedModel("done")
     await within(Agent("a", model=model, tools=[made("now")]).run("x"))
     assert offers(model) == [["now"]]
@@ -380,7 +380,7 @@ async def test_without_lazy_tools_nothing_changes() -> None:
 
 
 async def test_activation_survives_turns(telemetry: Captured) -> None:
-    """The history says what was discovered; as data, and as the JSON text that it is after a round trip."""
+    """Tools that a history activated are active in the next run, also if its results are JSON text."""
     model = ScriptedModel(
         [discover("order", call_id="1"), ToolCall("tool_search", {"names": ["send_mail"]}, "2")],
         ToolCall("tool_search", {"name": "create_issue"}, "3"),
@@ -421,7 +421,7 @@ async def test_activation_survives_turns(telemetry: Captured) -> None:
     ],
 )
 async def test_malformed_and_forged_discoveries_activate_nothing(telemetry: Captured, response: Any) -> None:
-    """What says nothing valid is as if it were not there; only lazy tools of the catalogue can become active."""
+    """A malformed or forged discovery in a history activates nothing."""
     history = [
         Message("user", "x"),
         Message("assistant", [discover("order", call_id="1")]),
@@ -434,7 +434,7 @@ async def test_malformed_and_forged_discoveries_activate_nothing(telemetry: Capt
 
 
 async def test_results_that_answer_no_discovery_activate_nothing() -> None:
-    """Not of another tool, not of nobody, not by the user, and not if they failed."""
+    """A result in a history activates nothing unless it answers a discovery and has not failed."""
     good = {"tools": [{"name": "order"}]}
     history = [
         Message("user", [ToolResult("0", good)]),
@@ -447,7 +447,7 @@ async def test_results_that_answer_no_discovery_activate_nothing() -> None:
 
 
 async def test_what_is_unregistered_is_no_longer_active(telemetry: Captured) -> None:
-    """A call to it says that it was removed; when it comes back it has to be discovered again."""
+    """An active tool that is unregistered is deactivated, and has to be activated again when it comes back."""
     registry = shop()
 
     def leave(request: object) -> ToolCall:
@@ -472,7 +472,7 @@ async def test_what_is_unregistered_is_no_longer_active(telemetry: Captured) -> 
 
 
 async def test_an_active_tool_of_a_server_that_goes_away_is_deactivated(telemetry: Captured) -> None:
-    """The run goes on without it, degraded, and says so."""
+    """A tool of a server that goes away is deactivated, and the degraded run goes on."""
     tools = [made("page", source=Mcp("wiki"), lazy=True)]
     wiki = DiscoveryProvider(FakeHub(tools, faults=[None, None, OSError("gone")]), id="wiki", ttl=0)
     model = ScriptedModel(discover("page"), ToolCall("page"), ToolCall("page"), "done")
@@ -485,7 +485,7 @@ async def test_an_active_tool_of_a_server_that_goes_away_is_deactivated(telemetr
 
 
 async def test_a_tool_that_is_lazy_no_longer_is_offered_as_any_other(telemetry: Captured) -> None:
-    """Its activation is over, and it can be called."""
+    """An active tool that is no longer lazy is deactivated, still offered, and can be called."""
 
     class Changing:
         id = "changing"
@@ -508,7 +508,7 @@ async def test_a_tool_that_is_lazy_no_longer_is_offered_as_any_other(telemetry: 
 
 
 async def test_runs_at_the_same_time_have_their_own_active_tools() -> None:
-    """What one activates the other is not offered, though they share registry and agent; streams too."""
+    """Concurrent runs and streams of one agent have their own active tools."""
     names = ["create_invoice", "list_invoices", "send_mail", "create_issue"]
 
     def answer(request: ModelRequest) -> Any:
@@ -541,7 +541,7 @@ async def test_runs_at_the_same_time_have_their_own_active_tools() -> None:
 
 
 async def test_iterations_that_only_discover_do_not_count(telemetry: Captured) -> None:
-    """Two iterations are enough for a call and an answer, however many searches go before."""
+    """Iterations that only discover tools do not count against `max_iterations`."""
     searches = [ToolCall("tool_search", {"query": "invoice"})] * 4
     activate = ToolCall("tool_search", {"name": "create_invoice"})
     model = ScriptedModel(*searches, activate, ToolCall("create_invoice"), "done")
@@ -551,7 +551,7 @@ async def test_iterations_that_only_discover_do_not_count(telemetry: Captured) -
 
 
 async def test_searching_for_ever_comes_to_an_end(telemetry: Captured) -> None:
-    """After its own cap a search is refused, loudly, and iterations count as always."""
+    """A search beyond `max_discoveries` fails, and its iteration counts against `max_iterations`."""
 
     def search(request: Any) -> Any:
         return ToolCall("tool_search", {"query": "invoice"}) if request.tools else "gave up"
@@ -569,7 +569,7 @@ async def test_searching_for_ever_comes_to_an_end(telemetry: Captured) -> None:
 async def test_discovery_has_twice_the_iterations_by_default(
     telemetry: Captured, iterations: int, discoveries: int
 ) -> None:
-    """Together that is three times the limit; a search after that is refused, and counts."""
+    """`max_discoveries` is twice `max_iterations` by default."""
 
     def search(request: Any) -> Any:
         return ToolCall("tool_search", {"query": "invoice"}) if request.tools else "gave up"
@@ -583,7 +583,7 @@ async def test_discovery_has_twice_the_iterations_by_default(
 
 @pytest.mark.parametrize("via", ["tool_search", "__lazy__tool__discovery__"])
 async def test_the_end_of_discovery_has_one_way_out(via: str) -> None:
-    """A search and a call to an inactive tool are answered alike: neither sends the model to the other."""
+    """Beyond the limit, a search and a call to an inactive tool get answers that do not lead to each other."""
     search = ToolCall("tool_search", {"query": "invoice"}) if via == "tool_search" else discover("orders")
     name = "create_invoice" if via == "tool_search" else "order"
     model = ScriptedModel(search, search, [replace(search, id="1"), ToolCall(name, {}, "2")], "done")
@@ -597,7 +597,7 @@ async def test_the_end_of_discovery_has_one_way_out(via: str) -> None:
 
 
 async def test_discovery_may_be_forbidden() -> None:
-    """With `max_discoveries=0`."""
+    """`max_discoveries=0` refuses every discovery."""
     model = ScriptedModel(discover("order"), "done")
     agent = Agent("a", model=model, tools=pair(), limits=Limits(max_discoveries=0))
     assert "Not run" in results(await within(agent.run("x")))[0][0]
@@ -607,7 +607,7 @@ async def test_discovery_may_be_forbidden() -> None:
 
 
 async def test_many_unknown_names_do_not_hold_up_the_event_loop() -> None:
-    """Each is told; what there is instead is said only a few times, and no close names are looked for among so many."""
+    """Each of many unknown names gets an error, and close names are not looked for in a large catalogue."""
     for count, suggested in ((50, 5), (1000, 0)):
         tools = [made(f"tool_number_{number}", lazy=True) for number in range(count)]
         unknown = [f"tool_nmber_{number}" for number in range(60)]
@@ -619,7 +619,7 @@ async def test_many_unknown_names_do_not_hold_up_the_event_loop() -> None:
 
 
 async def test_a_span_that_fails_does_not_fail_a_search() -> None:
-    """Spans are the application's."""
+    """A search succeeds even if its span fails."""
 
     class Broken(NonRecordingSpan):
         def set_attributes(self, attributes: Any) -> None:
@@ -639,7 +639,7 @@ async def test_a_span_that_fails_does_not_fail_a_search() -> None:
 
 
 async def test_an_offer_that_does_not_change_has_one_digest(telemetry: Captured) -> None:
-    """Iterations with the same tools send the same bytes, in the order in which they were activated."""
+    """Iterations with the same active tools have the same digest, in the order of activation."""
     model = ScriptedModel(discover("order"), discover("compare"), ToolCall("now"), ToolCall("now"), "done")
     await within(Agent("a", model=model, tools=pair()).run("x"))
     digests = [attributes(span)[semconv.CATALOG_DIGEST] for span in telemetry.find("compose_request")]

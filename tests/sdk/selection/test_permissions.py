@@ -62,7 +62,7 @@ READ, WRITE = ToolCall("read", {"path": "a"}), ToolCall("write", {"path": "a"})
 
 
 def forbids(*names: str, stage: str | None = None, answer: Any = "deny") -> Policy:
-    """Return a policy that answers so for these tools."""
+    """Return a policy that gives one answer for some tools."""
 
     def policy(request: PermissionRequest) -> Any:
         asked = request.tool_name in names and (stage is None or request.stage == stage)
@@ -89,7 +89,7 @@ def denials(telemetry: Captured) -> list[Any]:
 
 
 async def test_a_denied_tool_is_neither_offered_nor_run(telemetry: Captured) -> None:
-    """The model does not see it; a call to it all the same is an error that says why, and is seen as such."""
+    """A denied tool is not offered, and a call to it is not run and gets an error with the reason."""
     asked = agent(forbids("write", answer=Verdict("deny", "read-only account")), [READ, WRITE], "done")
     result = await within(asked.run("x"))
     assert offered(asked) == [["read"], ["read"]]
@@ -109,7 +109,7 @@ async def test_a_denied_tool_is_neither_offered_nor_run(telemetry: Captured) -> 
 
 
 async def test_a_call_is_judged_by_its_arguments(telemetry: Captured) -> None:
-    """What may be seen need not be allowed in every case; the policy gets what the tool would get."""
+    """A policy may deny a call because of its arguments, which it gets with the identity and the ids."""
     seen: list[PermissionRequest] = []
 
     def policy(request: PermissionRequest) -> str:
@@ -131,7 +131,7 @@ async def test_a_call_is_judged_by_its_arguments(telemetry: Captured) -> None:
 
 
 async def test_malformed_arguments_are_refused_before_the_policy_is_asked() -> None:
-    """A policy may rely on the schema of the tool."""
+    """Arguments that violate the schema are refused before the policy is asked."""
     stages: list[str] = []
 
     def policy(request: PermissionRequest) -> str:
@@ -154,7 +154,7 @@ async def test_malformed_arguments_are_refused_before_the_policy_is_asked() -> N
     ],
 )
 async def test_a_policy_that_fails_denies(telemetry: Captured, stage: str, answer: Any, error_type: str) -> None:
-    """It raises, or answers something that is no permission: the answer is no, and the event says what went wrong."""
+    """A policy that raises or returns something else than a permission denies, and the event says what went wrong."""
     result = await within(agent(forbids("write", stage=stage, answer=answer), WRITE, "done").run("x"))
     assert ran == []
     [refused] = results(result)
@@ -166,7 +166,7 @@ async def test_a_policy_that_fails_denies(telemetry: Captured, stage: str, answe
 
 
 async def test_what_a_policy_says_is_redacted_in_telemetry() -> None:
-    """Reasons obey the capture policy as everything does."""
+    """The reason that a policy gives is redacted in telemetry."""
     with capture(capture=CapturePolicy("metadata")) as telemetry:
         verdict = Verdict("deny", "hunter2")
         await within(agent(forbids("write", answer=verdict), WRITE, "done").run("x"))
@@ -175,7 +175,7 @@ async def test_what_a_policy_says_is_redacted_in_telemetry() -> None:
 
 
 async def test_a_policy_may_be_async() -> None:
-    """It is awaited, at both stages."""
+    """An async policy is awaited at the offer and at dispatch."""
     stages: list[str] = []
 
     async def policy(request: PermissionRequest) -> str:
@@ -190,7 +190,7 @@ async def test_a_policy_may_be_async() -> None:
 
 
 async def test_a_policy_is_asked_about_an_offer_once() -> None:
-    """Not again in each iteration, as long as the catalogue is the same; again when it has changed, and in each run."""
+    """A policy is asked about an offer once, and again only when the catalogue has changed."""
     asked: list[str] = []
 
     def policy(request: PermissionRequest) -> str:
@@ -210,7 +210,7 @@ async def test_a_policy_is_asked_about_an_offer_once() -> None:
 
 
 async def test_a_denial_is_told_once_in_a_run(telemetry: Captured) -> None:
-    """However often the tool is not offered; and what is offered keeps its digest, so that prompt caches survive."""
+    """A denied offer is one event in each run, and the offer keeps its digest."""
     asked = agent(forbids("write"), READ, READ, "done", READ, "done")
     await within(asked.run("x"))
     assert len(denials(telemetry)) == 1
@@ -224,7 +224,7 @@ async def test_a_denial_is_told_once_in_a_run(telemetry: Captured) -> None:
 
 
 async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Captured) -> None:
-    """Siblings under way finish, those that have not begun are not run, and the error has the conversation."""
+    """A halt lets calls under way finish, runs no others, and its error has every result."""
     begun, over = anyio.Event(), anyio.Event()
 
     async def slow(arguments: Any, ctx: object) -> str:
@@ -259,7 +259,7 @@ async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Capt
 
 
 async def test_a_halt_at_the_offer_ends_the_run_before_the_model_is_asked(telemetry: Captured) -> None:
-    """Nothing is sent; the error has what the run was given."""
+    """A halt at the offer ends the run before the model is asked, and its error has the input."""
     asked = agent(forbids("write", answer="halt"), "never")
     with pytest.raises(PolicyHalt, match=r"at tool 'write' \(offer\)") as caught:
         await within(asked.run("x"))
@@ -269,7 +269,7 @@ async def test_a_halt_at_the_offer_ends_the_run_before_the_model_is_asked(teleme
 
 
 async def test_loading_a_skill_needs_permission_too() -> None:
-    """A denied activation brings neither instructions nor tools; nor are the skill's tools offered unasked."""
+    """A denied activation of a skill brings neither its instructions nor its tools."""
     skill = Skill("files", "Files.", "Write carefully.", [write])
     load = ToolCall("load_skill", {"skill_id": "files"})
     asked = agent(forbids("load_skill", stage="dispatch"), load, "done", tools=[read], skills=[skill])
@@ -282,7 +282,7 @@ async def test_loading_a_skill_needs_permission_too() -> None:
 
 
 async def test_a_policy_that_waits_is_cancelled_with_the_run() -> None:
-    """Leaving the caller's scope ends it."""
+    """A policy that waits ends when the scope of the run is cancelled."""
 
     async def policy(request: PermissionRequest) -> str:
         scope.cancel()
@@ -295,7 +295,7 @@ async def test_a_policy_that_waits_is_cancelled_with_the_run() -> None:
 
 
 async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Captured) -> None:
-    """In lazy mode neither a search nor an activation by name gives it away, and a call of it is a denial."""
+    """A denied tool is neither found nor activated in lazy mode, and a call to it is denied."""
     model = ScriptedModel(
         ToolCall("tool_search", {"query": "file"}),
         ToolCall("tool_search", {"names": ["read", "write"]}),
@@ -316,7 +316,7 @@ async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Capture
 
 
 def flaky(*, failures: int) -> Tool:
-    """Return an idempotent tool that fails at first."""
+    """Return an idempotent tool that fails a number of times."""
 
     async def run(arguments: Any, ctx: object) -> str:
         ran.append("flaky")
@@ -332,7 +332,7 @@ INSTEAD = Rule(when=AGAIN.when, then=fallback(lambda s: "what somebody else was 
 
 
 async def test_each_attempt_needs_permission(telemetry: Captured) -> None:
-    """A permission may be withdrawn between two attempts that a rule makes of one call; then there is no other."""
+    """A permission that is withdrawn between two attempts of a rule prevents the next attempt."""
     asked: list[str] = []
 
     def policy(request: PermissionRequest) -> Any:
@@ -355,7 +355,7 @@ async def test_each_attempt_needs_permission(telemetry: Captured) -> None:
 
 @pytest.mark.parametrize("rule", [AGAIN, INSTEAD], ids=["again", "instead"])
 async def test_rules_leave_a_denial_what_it_is(telemetry: Captured, rule: Rule) -> None:
-    """It is not tried again, and nothing stands in for it; a halt ends the run. The span says why."""
+    """A reliability rule neither repeats nor replaces a denied call, and a halt still ends the run."""
     model = ScriptedModel(ToolCall("flaky"), "done")
     options: dict[str, Any] = {"tools": [flaky(failures=0)], "reliability": Reliability([rule])}
     agent = Agent("a", model=model, policy=forbids("flaky", stage="dispatch"), **options)
@@ -376,7 +376,7 @@ async def test_rules_leave_a_denial_what_it_is(telemetry: Captured, rule: Rule) 
 
 
 async def test_a_rule_may_end_the_run_for_a_denial() -> None:
-    """As for any failure."""
+    """A rule may end the run because of a denial."""
     enough = Rule(when=AGAIN.when, then=fail_fast(), kind="enough")
     policy = forbids("write", stage="dispatch")
     asked = agent(policy, WRITE, reliability=Reliability([enough]))
@@ -388,7 +388,7 @@ async def test_a_rule_may_end_the_run_for_a_denial() -> None:
 @pytest.mark.parametrize("then", [retry(backoff=0.0), fallback(lambda s: "instead")])
 @pytest.mark.parametrize("answer", ["deny", "halt"])
 async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer: str, then: Reaction) -> None:
-    """The policy is asked once, nothing stands in for the tool, and its circuit breaker does not count it."""
+    """A denied call is not repeated or replaced, and the circuit breaker does not count it."""
     again = Tool(name="write", run=lambda arguments, ctx: ran.append("write"), idempotent=True)
     rule = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=then, kind="x")
     given: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Tools that change under their name: told of, and with `pin=True` refused."""
+"""Tools that change under their name: an event for each change, and a refusal with `pin=True`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OTHER = made("Tell the time.", "now")
 
 
 def hub(*listings: Sequence[Tool], id: str = "hub") -> DiscoveryProvider:  # noqa: A002
-    """Return a provider of a hub that lists one thing after the other, and the last one from then on."""
+    """Return a provider of a hub that lists one list after another, and then always the last one."""
     return DiscoveryProvider(FakeHub(lambda call: list(listings[min(call, len(listings)) - 1])), id=id, ttl=0)
 
 
@@ -60,7 +60,7 @@ def events(telemetry: Captured, name: str = "tools.redefined") -> list[Any]:
 
 
 def told(telemetry: Captured) -> list[tuple[Any, ...]]:
-    """Return what the events say."""
+    """Return the facts of the events."""
     return [
         (each.tool_name, each.provider_id, each.digest, each.previous_digest, each.after, each.refused)
         for each in events(telemetry)
@@ -68,17 +68,17 @@ def told(telemetry: Captured) -> list[tuple[Any, ...]]:
 
 
 def change(was: Tool, now: Tool, after: str = "offer", *, refused: bool = False) -> tuple[Any, ...]:
-    """Return what an event of the provider `hub` should say."""
+    """Return the facts of an event of the provider `hub`."""
     return (now.name, "hub", now.digest.hex(), was.digest.hex(), after, refused)
 
 
 def counts(telemetry: Captured) -> list[int | None]:
-    """Return what the spans of composed requests count."""
+    """Return the numbers of redefined tools on the spans of composed requests."""
     return [attributes(span).get(semconv.COMPOSE_REDEFINED) for span in telemetry.find("compose_request")]
 
 
 def offers(model: ScriptedModel) -> list[list[str]]:
-    """Return the descriptions that each request offers, those of tools that discover others by their names."""
+    """Return the descriptions of the tools that each request offers, with the names of discovery tools."""
     return [
         [tool.name if tool.name in ("tool_search", DISCOVERY) else tool.description for tool in request.tools]
         for request in model.requests
@@ -86,7 +86,7 @@ def offers(model: ScriptedModel) -> list[list[str]]:
 
 
 def results(result: RunResult[Any]) -> list[Any]:
-    """Return what the tool calls came to."""
+    """Return the results of the tool calls."""
     return [part.response for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
 
 
@@ -98,7 +98,7 @@ D = (GOOD.description, EVIL.description, WORSE.description)
 
 
 async def test_a_tool_that_changes_under_its_name_is_told_once(telemetry: Captured) -> None:
-    """With both digests, at the request that offers it changed, and not again; the call runs what was offered."""
+    """A tool that changes under its name is one event with both digests, and the call runs the offered tool."""
     model = ScriptedModel(READ, READ, READ, "done")
     result = await within(Agent("a", model=model, providers=[hub([GOOD], [EVIL])]).run("x"))
     assert told(telemetry) == [change(GOOD, EVIL)]
@@ -111,14 +111,14 @@ async def test_a_tool_that_changes_under_its_name_is_told_once(telemetry: Captur
 
 
 async def test_a_changed_schema_is_a_change(telemetry: Captured) -> None:
-    """What the model reads of a tool is more than its description."""
+    """A changed schema of a tool is a change."""
     changed = made(input_schema=PATH)
     await within(Agent("a", model=ScriptedModel(READ, "done"), providers=[hub([GOOD], [changed])]).run("x"))
     assert told(telemetry) == [change(GOOD, changed)]
 
 
 async def test_every_change_is_told_and_so_is_the_way_back(telemetry: Captured) -> None:
-    """Also of a tool that was gone in between."""
+    """Every change of a tool is an event, also the change back, and after the tool was gone."""
     provider = hub([GOOD], [EVIL], [], [WORSE], [GOOD])
     await within(Agent("a", model=ScriptedModel(READ, READ, READ, READ, "done"), providers=[provider]).run("x"))
     assert told(telemetry) == [change(GOOD, EVIL), change(EVIL, WORSE), change(WORSE, GOOD)]
@@ -126,7 +126,7 @@ async def test_every_change_is_told_and_so_is_the_way_back(telemetry: Captured) 
 
 
 async def test_what_does_not_change_is_not_told(telemetry: Captured) -> None:
-    """Not the same tool listed anew, not one that comes, and not one that goes and comes back."""
+    """A tool that is listed anew, comes, or goes and comes back unchanged is no change."""
     provider = hub([GOOD], [made(), OTHER], [OTHER], [OTHER, made()])
     await within(Agent("a", model=ScriptedModel(READ, READ, READ, "done"), providers=[provider], pin=True).run("x"))
     assert told(telemetry) == []
@@ -134,7 +134,7 @@ async def test_what_does_not_change_is_not_told(telemetry: Captured) -> None:
 
 
 async def test_the_same_tool_from_another_provider_is_a_change(telemetry: Captured) -> None:
-    """Whoever takes over a name gets the arguments that were meant for another."""
+    """The same tool from another provider is a change, and is refused with `pin=True`."""
     providers = [hub([GOOD], [GOOD]), hub([], [made()], id="thief")]
     agent = Agent("a", model=ScriptedModel(READ, READ, "done"), providers=providers, collisions="last", pin=True)
     result = await within(agent.run("x"))
@@ -144,7 +144,7 @@ async def test_the_same_tool_from_another_provider_is_a_change(telemetry: Captur
 
 
 async def test_the_same_builtin_from_another_provider_is_a_change(telemetry: Captured) -> None:
-    """Although its source is the same."""
+    """A tool of the same source that moves to another provider is a change."""
     one, two = ToolRegistry([GOOD], id="one"), ToolRegistry(id="two")
 
     def swap(request: object) -> ToolCall:
@@ -158,7 +158,7 @@ async def test_the_same_builtin_from_another_provider_is_a_change(telemetry: Cap
 
 
 async def test_the_same_tool_from_another_source_is_a_change(telemetry: Captured) -> None:
-    """A registry has tools of many servers."""
+    """The same tool from another server of one registry is a change."""
     registry = ToolRegistry()
     registry.register_mcp(GOOD, "files")
 
@@ -176,7 +176,7 @@ async def test_the_same_tool_from_another_source_is_a_change(telemetry: Captured
 
 
 async def test_a_pinned_tool_that_changes_is_refused(telemetry: Captured) -> None:
-    """It is not offered any more, a call to it is an error that says what to do, and others go on."""
+    """A pinned tool that changes is not offered any more, and a call to it is an error that says what to do."""
     model = ScriptedModel(READ, [READ, ToolCall("now", {})], "done")
     agent = Agent("a", model=model, providers=[hub([GOOD, OTHER], [EVIL, OTHER])], pin=True)
     result = await within(agent.run("x"))
@@ -194,7 +194,7 @@ async def test_a_pinned_tool_that_changes_is_refused(telemetry: Captured) -> Non
 
 
 async def test_a_pinned_tool_that_is_again_what_it_was_is_offered_again(telemetry: Captured) -> None:
-    """However it changed in between; what counts is what the model was given."""
+    """A pinned tool is offered again when it is what the model was given."""
     model = ScriptedModel(READ, READ, READ, READ, "done")
     agent = Agent("a", model=model, providers=[hub([GOOD], [EVIL], [WORSE], [made()])], pin=True)
     result = await within(agent.run("x"))
@@ -205,7 +205,7 @@ async def test_a_pinned_tool_that_is_again_what_it_was_is_offered_again(telemetr
 
 
 async def test_each_run_has_its_own_pins(telemetry: Captured) -> None:
-    """A new run takes the tools as they are."""
+    """A new run accepts the tools as they are."""
     agent = Agent("a", model=ScriptedModel("one", READ, "two"), providers=[hub([GOOD], [EVIL])], pin=True)
     await within(agent.run("x"))
     assert results(await within(agent.run("y"))) == [f"ran: {D[1]}"]
@@ -213,7 +213,7 @@ async def test_each_run_has_its_own_pins(telemetry: Captured) -> None:
 
 
 async def test_the_policy_and_gates_come_before_pins(telemetry: Captured) -> None:
-    """What they keep back is not offered, so that it cannot change; and what they let through is compared as ever."""
+    """A tool that a gate or the policy withholds cannot change, and the others are compared as before."""
     held = gated_tools(hub([GOOD, OTHER], [EVIL, OTHER]), lambda tool, ctx: tool.name != "now" or ctx.iteration > 1)
     model = ScriptedModel(READ, [READ, ToolCall("now", {})], "done")
     agent = Agent("a", model=model, providers=[held], pin=True, policy=lambda request: "allow")
@@ -236,7 +236,7 @@ def lazy(*tools: Tool) -> ToolRegistry:
 
 
 def then(registry: ToolRegistry, *tools: Tool) -> Any:
-    """Return a step in which the server lists other tools, and the model calls `read`."""
+    """Return a step in which the server lists other tools and the model calls `read`."""
 
     def step(request: object) -> ToolCall:
         registry.replace_source(Mcp("files"), tools)
@@ -249,7 +249,7 @@ ACTIVATE = ToolCall("tool_search", {"name": "read"})
 
 
 async def test_an_activated_tool_that_changes_is_told_and_offered_as_it_is_now(telemetry: Captured) -> None:
-    """The schema that the model has read is stale; the request has the new one."""
+    """An activated tool that changes is an event, and the request offers its new definition."""
     registry = lazy(GOOD)
     model = ScriptedModel(ACTIVATE, then(registry, EVIL), READ, "done")
     result = await within(Agent("a", model=model, providers=[registry]).run("x"))
@@ -259,7 +259,7 @@ async def test_an_activated_tool_that_changes_is_told_and_offered_as_it_is_now(t
 
 
 async def test_a_lazy_tool_that_nobody_activated_may_change(telemetry: Captured) -> None:
-    """The model has read nothing of it yet."""
+    """A lazy tool that was not activated may change without an event."""
     registry = lazy(GOOD)
     model = ScriptedModel(then(registry, EVIL), ACTIVATE, READ, "done")
     result = await within(Agent("a", model=model, providers=[registry], pin=True).run("x"))
@@ -268,7 +268,7 @@ async def test_a_lazy_tool_that_nobody_activated_may_change(telemetry: Captured)
 
 
 async def test_a_pinned_activation_is_refused_and_comes_back(telemetry: Captured) -> None:
-    """It is neither offered nor found while it is another; then it is active as before."""
+    """A pinned active tool that changes is neither offered nor found until it is changed back."""
     registry = lazy(GOOD, OTHER)
     steps = (then(registry, EVIL, OTHER), ACTIVATE, READ, then(registry, GOOD, OTHER), READ, "done")
     model = ScriptedModel(ACTIVATE, *steps)
@@ -293,7 +293,7 @@ async def test_a_pinned_activation_is_refused_and_comes_back(telemetry: Captured
 
 
 async def test_the_only_lazy_tool_may_be_refused(telemetry: Captured) -> None:
-    """Then there is nothing left to discover, and a call to it is told why; one that is removed then is gone."""
+    """A refused lazy tool is not offered for discovery, and is deactivated when it is removed."""
     discover = ToolCall(DISCOVERY, {"toolNames": ["read"]})
     tools = [[made(lazy=True)], [made("Evil.", lazy=True)], []]
     model = ScriptedModel(discover, READ, READ, "done")
@@ -307,7 +307,7 @@ async def test_the_only_lazy_tool_may_be_refused(telemetry: Captured) -> None:
 
 
 async def test_a_tool_that_is_lazy_no_longer_is_still_what_was_activated(telemetry: Captured) -> None:
-    """It is offered without being discovered, and compared with what the model had read."""
+    """An activated tool that is no longer lazy is compared with the definition that the model read."""
     discover = ToolCall(DISCOVERY, {"toolNames": ["read"]})
     provider = hub([made(lazy=True)], [EVIL])
     await within(Agent("a", model=ScriptedModel(discover, "done"), providers=[provider]).run("x"))
@@ -354,7 +354,7 @@ def stored(messages: Sequence[Message]) -> list[Message]:
 async def test_what_an_earlier_run_read_is_compared_with_today(
     telemetry: Captured, *, by_name: bool, pin: bool
 ) -> None:
-    """The history holds the description and the schema; a tool that has others today is redefined."""
+    """A tool is compared with the description and schema that the history holds."""
     old, new = made(input_schema=PATH), made(input_schema={**PATH, "required": ["path"]})
     history = await history_of(old, by_name=by_name)
     agent = agent_of(new, READ, "done", by_name=by_name, pin=pin)
@@ -365,7 +365,7 @@ async def test_what_an_earlier_run_read_is_compared_with_today(
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["searched", "named"])
 async def test_what_is_today_as_an_earlier_run_read_it_is_not_told(telemetry: Captured, *, by_name: bool) -> None:
-    """However the history was kept in the meantime."""
+    """A tool that equals the one in the history is no change, however the history was stored."""
     tool = made(input_schema=PATH)
     history = await history_of(tool, by_name=by_name)
     for kept in (history, stored(history)):
@@ -397,7 +397,7 @@ for _ in range(10_000):
     ids=range(8),
 )
 async def test_a_forged_history_can_only_have_more_refused(telemetry: Captured, said: dict[str, Any]) -> None:
-    """It never fails a run, it cannot unpin what an honest result beside it says, and it is told."""
+    """A forged history gets tools refused, but never fails the run or hides an honest result."""
     forged = {"activated": True, "name": "read", **said}
     honest = {"activated": True, "name": "read", "description": GOOD.description, "parameters": GOOD.input_schema}
     for answers in ([forged], [honest, forged], [forged, honest]):
@@ -414,7 +414,7 @@ async def test_a_forged_history_can_only_have_more_refused(telemetry: Captured, 
 
 
 def asking(tool: Tool) -> Tool:
-    """Return the same tool, but one that needs approval."""
+    """Return a tool with `needs_approval`."""
     return replace(tool, needs_approval=True)
 
 
@@ -438,7 +438,7 @@ async def approved(provider: Any, checkpoint: Any, *steps: Any, pin: bool = Fals
 
 @pytest.mark.parametrize("pin", [False, True], ids=["told", "refused"])
 async def test_what_changed_after_it_was_approved_is_told_or_refused(telemetry: Captured, *, pin: bool) -> None:
-    """A tool that is another one when the run goes on, in another process maybe."""
+    """A tool that changes between its approval and the resumed run is an event, and is refused with `pin=True`."""
     kept = await waiting(hub([asking(GOOD), OTHER]), pin=pin)
     assert await approved(hub([asking(made()), OTHER]), kept, pin=pin) == [f"ran: {GOOD.description}"]
     assert told(telemetry) == []
@@ -449,7 +449,7 @@ async def test_what_changed_after_it_was_approved_is_told_or_refused(telemetry: 
 
 
 async def test_what_was_approved_for_one_hub_is_not_sent_to_another(telemetry: Captured) -> None:
-    """The same definition from another provider is another tool."""
+    """A call that was approved for one provider is refused if another provider lists the same tool."""
     kept = await waiting(hub([asking(GOOD)]), pin=True)
     [result] = await approved(hub([made()], id="thief"), kept, pin=True)
     assert "has changed since it was offered" in result
@@ -458,13 +458,13 @@ async def test_what_was_approved_for_one_hub_is_not_sent_to_another(telemetry: C
 
 
 async def test_what_the_message_activated_that_awaits_approval_is_pinned() -> None:
-    """Although no request was composed since."""
+    """A tool that was activated in the message that waits for approval is pinned in the checkpoint."""
     kept = await waiting(lazy(asking(GOOD)), [ACTIVATE, READ])
     assert kept["pins"].keys() == {"read"}
 
 
 async def test_a_change_that_was_offered_is_what_is_pinned_unless_it_is_refused(telemetry: Captured) -> None:
-    """An approval is of what the model was given when it made the call."""
+    """The checkpoint pins a tool as it was last offered, or as it was before a refused change."""
     kept = await waiting(hub([GOOD], [asking(EVIL)]), READ, READ)
     assert kept["pins"]["read"].startswith(EVIL.digest.hex())
     held = hub([GOOD, asking(OTHER)], [EVIL, asking(OTHER)])
@@ -475,7 +475,7 @@ async def test_a_change_that_was_offered_is_what_is_pinned_unless_it_is_refused(
 
 @pytest.mark.parametrize("mark", ["", "x", "0" * 64], ids=repr)
 async def test_a_pin_that_says_nothing_valid_refuses(telemetry: Captured, mark: str) -> None:
-    """It is no tool's, so that a checkpoint that was tampered with opens nothing."""
+    """An invalid pin in a checkpoint refuses the call."""
     kept = await waiting(hub([asking(GOOD)]), pin=True)
     [result] = await approved(hub([GOOD]), kept | {"pins": {"read": mark}}, pin=True)
     assert "has changed since it was offered" in result

@@ -1,4 +1,4 @@
-"""`Limits(max_tool_tokens=)`: how much of a request the definitions of tools may take."""
+"""`Limits(max_tool_tokens=)`: the tokens that definitions of tools may take in a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 1_000
 
 
 def big(name: str, **options: Any) -> Tool:
-    """Return a tool that takes some 1,000 tokens of a request."""
+    """Return a tool whose definition takes some 1,000 tokens."""
 
     async def run(arguments: Any, ctx: object) -> str:
         return f"{name} ran"
@@ -48,7 +48,7 @@ def discover(names: str) -> ToolCall:
 
 
 def room(tools: float) -> Limits:
-    """Return limits with room for so many big tools, and for those that discover others."""
+    """Return limits with room for a number of big tools beside the discovery tools."""
     return Limits(max_tool_tokens=round((tools + 0.5) * SIZE))
 
 
@@ -68,7 +68,7 @@ def evicted(telemetry: Captured) -> list[tuple[str, str]]:
 
 
 def size_of(request: ModelRequest) -> int:
-    """Return the estimate for a request, made by hand: bytes of each definition's JSON by four, rounded up."""
+    """Return the estimate for a request: the bytes of each definition's JSON divided by four, rounded up."""
     sizes = (
         len(json.dumps(tool.to_dict(), separators=(",", ":"), ensure_ascii=False).encode()) for tool in request.tools
     )
@@ -76,7 +76,7 @@ def size_of(request: ModelRequest) -> int:
 
 
 async def test_each_request_says_what_its_tools_take(telemetry: Captured) -> None:
-    """As an attribute of its span, with a budget and without; a request without tools takes nothing."""
+    """The span of each request has the tokens of its tools, which are zero without tools."""
     model = ScriptedModel(ToolCall("a"), discover("b"), "done")
     limits = Limits(max_iterations=1)
     tools = [Tool(name="a", description="Größe", run=lambda arguments, ctx: ""), *lazy("b")]
@@ -88,7 +88,7 @@ async def test_each_request_says_what_its_tools_take(telemetry: Captured) -> Non
 
 
 async def test_what_was_used_longest_ago_is_deactivated(telemetry: Captured) -> None:
-    """When another tool is activated for which there is no room; a call is a use, and the others keep their order."""
+    """The tool whose last use is the longest ago is deactivated when another one is activated without room."""
     model = ScriptedModel(discover("a"), discover("b"), ToolCall("a"), discover("c"), ToolCall("c"), "done")
     await within(Agent("a", model=model, tools=lazy("abc"), limits=room(2)).run("x"))
     assert offers(model) == ["", "a", "ab", "ab", "ac", "ac"]
@@ -99,7 +99,7 @@ async def test_what_was_used_longest_ago_is_deactivated(telemetry: Captured) -> 
 
 
 async def test_a_tool_that_was_deactivated_can_be_activated_again(telemetry: Captured) -> None:
-    """A call of it says how; it comes back at the end of the offer."""
+    """A tool that was deactivated for room can be activated again, and comes back at the end of the offer."""
     registry = ToolRegistry([big("a"), big("b"), big("c")], registry_mode="lazy")
 
     def search(name: str) -> ToolCall:
@@ -116,7 +116,7 @@ async def test_a_tool_that_was_deactivated_can_be_activated_again(telemetry: Cap
 
 
 async def test_what_was_just_activated_or_called_stays(telemetry: Captured) -> None:
-    """For the next request, though there is no room for it, which is told; the one after it has what fits."""
+    """Tools that were just activated or called stay for one request beyond the budget, which is an event."""
     model = ScriptedModel(discover("abc"), ToolCall("a"), ToolCall("a"), ToolCall("a"), "done")
     await within(Agent("a", model=model, tools=lazy("abc"), limits=room(1)).run("x"))
     tokens = [attributes(span)[semconv.COMPOSE_TOOL_TOKENS] for span in telemetry.find("compose_request")]
@@ -127,7 +127,7 @@ async def test_what_was_just_activated_or_called_stays(telemetry: Captured) -> N
 
 
 async def test_tools_that_are_not_lazy_are_never_taken_away(telemetry: Captured) -> None:
-    """If they alone are too many, that is told: once for as long as it is the same."""
+    """Tools that are not lazy are never deactivated, and one event says that they exceed the budget."""
     model = ScriptedModel(ToolCall("a"), ToolCall("b"), "done")
     await within(Agent("a", model=model, tools=[big("a"), big("b")], limits=room(1)).run("x"))
     assert offers(model) == ["ab", "ab", "ab"]
@@ -137,7 +137,7 @@ async def test_tools_that_are_not_lazy_are_never_taken_away(telemetry: Captured)
 
 
 async def test_lazy_tools_make_room_for_those_that_are_not(telemetry: Captured) -> None:
-    """As soon as they were not used in the last iteration."""
+    """A lazy tool that was not used in the last iteration is deactivated if tools that are not lazy need the room."""
     tools = [big("x"), big("y"), *lazy("a")]
     model = ScriptedModel(discover("a"), ToolCall("a"), ToolCall("x"), ToolCall("x"), "done")
     await within(Agent("a", model=model, tools=tools, limits=room(2)).run("x"))
@@ -146,7 +146,7 @@ async def test_lazy_tools_make_room_for_those_that_are_not(telemetry: Captured) 
 
 
 async def test_of_a_history_what_was_called_last_is_kept(telemetry: Captured) -> None:
-    """As much as there is room for; what was only discovered goes first."""
+    """Of the tools in a history, those called last stay active, as far as there is room."""
 
     def turn(call: ToolCall, response: Any) -> Sequence[Message]:
         return Message("assistant", [call]), Message("tool", [ToolResult(call.id or "", response)])
@@ -165,7 +165,7 @@ async def test_of_a_history_what_was_called_last_is_kept(telemetry: Captured) ->
 
 
 async def test_what_a_history_ends_with_was_just_called() -> None:
-    """A run that goes on from the results of calls keeps the tools of these calls, though there is no room for all."""
+    """A run that continues from results of calls keeps the tools of those calls beyond the budget."""
     history = [
         Message("user", "x"),
         Message("assistant", [ToolCall(DISCOVERY, {"toolNames": list("abc")}, "1")]),
@@ -179,7 +179,7 @@ async def test_what_a_history_ends_with_was_just_called() -> None:
 
 
 async def test_a_tool_whose_call_waits_for_a_person_stays(telemetry: Captured) -> None:
-    """Also in the run that goes on, though it begins with more than there is room for."""
+    """A tool whose call waits for a person stays active in the resumed run."""
     tools = [*lazy("bc"), big("a", lazy=True, needs_approval=True)]
     waits = await within(
         Agent("a", model=ScriptedModel(discover("abc"), ToolCall("a")), tools=tools, limits=room(3)).run("x")
@@ -195,7 +195,7 @@ async def test_a_tool_whose_call_waits_for_a_person_stays(telemetry: Captured) -
 
 
 async def test_an_offer_within_its_budget_does_not_change() -> None:
-    """The same bytes, in the same order, whichever of its tools are called."""
+    """An offer within the budget keeps its tools and their order, whichever of them are called."""
     model = ScriptedModel(discover("ba"), ToolCall("a"), ToolCall("b"), ToolCall("a"), "done")
     await within(Agent("a", model=model, tools=lazy("ab"), limits=room(2)).run("x"))
     assert offers(model)[1:] == ["ba"] * 4
@@ -204,14 +204,14 @@ async def test_an_offer_within_its_budget_does_not_change() -> None:
 
 @pytest.mark.parametrize("most", [0, -1])
 def test_a_budget_of_nothing_is_refused(most: int) -> None:
-    """There are always tools; without a bound it is None."""
+    """A budget of zero or less is refused."""
     with pytest.raises(ConfigError, match="max_tool_tokens"):
         Limits(max_tool_tokens=most)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcde")), max_size=12), st.integers(0, 4))
 def test_no_request_takes_more_than_it_may(steps: list[tuple[bool, str]], fits: int) -> None:
-    """But for the one tool that was asked for last; and what stays, stays in its order."""
+    """No request exceeds the budget except by the tool that was asked for last, and offers keep their order."""
     model = ScriptedModel(*[discover(name) if finds else ToolCall(name) for finds, name in steps], "done")
     limits = replace(room(fits), max_iterations=20)
     Agent("a", model=model, tools=lazy("abcde"), limits=limits).run_sync("x")

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 @pytest.fixture(autouse=True)
 def _not_checked(telemetry: Captured) -> None:
-    """Boundaries alone are no whole run, and some are not as phases make them."""
+    """Leave out the check of the telemetry, because boundaries alone are no run."""
     telemetry.is_checked = False
 
 
@@ -57,7 +57,7 @@ def run_scope(telemetry: Captured) -> Scope:
 
 
 def test_span_metric_events_and_log_line_agree(telemetry: Captured) -> None:
-    """Duration, ids and outcome are the same wherever they are told."""
+    """The span, metric, events and log line of a boundary have the same duration, ids and outcome."""
     with observe(run_scope(telemetry)) as b:
         b.note(tool_count=3)
     span = telemetry.span("discover_tools rube")
@@ -88,7 +88,7 @@ def test_span_metric_events_and_log_line_agree(telemetry: Captured) -> None:
 
 
 async def test_instrumentation_of_logging_sees_the_span_of_the_line(telemetry: Captured) -> None:
-    """It reads the current span while a record is created: that of the boundary, also within an outer one."""
+    """The current span is that of the boundary while its log record is created."""
     created: list[tuple[str, str]] = []
 
     class Instrumented(logging.Handler):
@@ -116,7 +116,7 @@ async def done(arguments: Any, ctx: Any) -> str:
 
 
 def test_what_a_sampler_may_ask_for_is_there_from_the_start(telemetry: Captured) -> None:
-    """Notes of the start are attributes of the started span; later ones and the outcome come at its end."""
+    """Notes that are given at the start are attributes of the started span."""
     with observe(run_scope(telemetry), server_address="example.com") as b:
         assert b.span.is_recording()
         (span,) = telemetry.started
@@ -153,7 +153,7 @@ def test_what_a_sampler_may_ask_for_is_there_from_the_start(telemetry: Captured)
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_every_exit_is_paired(telemetry: Captured, error: BaseException, outcome: str, error_type: str | None) -> None:
-    """Whatever is raised passes through as it is, and is told by span, metric, event and log line alike."""
+    """An exception passes through a boundary unchanged, and the span, metric, event and log line have its type."""
     with pytest.raises(type(error)) as caught, observe(run_scope(telemetry)):
         raise error
     assert caught.value is error
@@ -176,14 +176,14 @@ def test_every_exit_is_paired(telemetry: Captured, error: BaseException, outcome
 
 
 def test_the_type_of_a_wrapped_error_is_that_of_its_cause(telemetry: Captured) -> None:
-    """`error.type` names what happened, not what we raise for it."""
+    """`error.type` of a wrapped error is the type of its cause."""
     with pytest.raises(DiscoveryError), observe(run_scope(telemetry)):
         raise DiscoveryError("rube", "x") from ConnectionRefusedError("y")
     assert ending(telemetry.span("discover_tools")) == ("failed", "ERROR", "ConnectionRefusedError")
 
 
 def test_a_failure_may_be_returned(telemetry: Captured) -> None:
-    """`fail` makes the span a failed one although nothing is raised."""
+    """`fail` makes the span a failed one although no exception is raised."""
     with boundary(run_scope(telemetry), DISPATCH, "add", tool_name="add", tool_call_id="c1") as b:
         b.fail(ToolError("no"))
     assert ending(telemetry.span("execute_tool add")) == ("failed", "ERROR", "tool_error")
@@ -191,7 +191,7 @@ def test_a_failure_may_be_returned(telemetry: Captured) -> None:
 
 
 async def test_a_cancelled_boundary(telemetry: Captured) -> None:
-    """Native cancellation ends a boundary without an error, and goes on."""
+    """Native cancellation ends a boundary as cancelled and is passed on."""
     with anyio.fail_after(60), anyio.CancelScope() as scope, observe(run_scope(telemetry)):
         scope.cancel()
         await anyio.sleep_forever()
@@ -200,7 +200,7 @@ async def test_a_cancelled_boundary(telemetry: Captured) -> None:
 
 
 async def test_a_cancellation_by_the_run_s_deadline_is_a_timeout(telemetry: Captured) -> None:
-    """Unless the run was cancelled on purpose."""
+    """A cancellation by the run's deadline is a timeout, unless the run was cancelled on purpose."""
     for cancelled in (False, True):
         scope = run_scope(telemetry)
         scope.deadline, scope.cancelled = anyio.current_time(), cancelled
@@ -214,12 +214,12 @@ async def test_a_cancellation_by_the_run_s_deadline_is_a_timeout(telemetry: Capt
 
 @types.coroutine
 def suspended() -> Generator[None, None, None]:
-    """Wait for nothing in particular."""
+    """Suspend once."""
     yield
 
 
 def test_a_coroutine_that_is_thrown_away_ends_its_boundaries(telemetry: Captured) -> None:
-    """Also outside of any event loop, after the run's deadline, and in another context than its own."""
+    """Closing a suspended coroutine ends its boundaries, even without an event loop."""
     scope = run_scope(telemetry)
     scope.deadline = 0.0
 
@@ -235,7 +235,7 @@ def test_a_coroutine_that_is_thrown_away_ends_its_boundaries(telemetry: Captured
 
 
 def test_what_was_left_behind_is_ended_once(telemetry: Captured) -> None:
-    """Closing a scope ends its open boundaries, innermost first; their own end later does nothing."""
+    """Closing a scope ends its open boundaries once, innermost first."""
     scope = run_scope(telemetry)
     with observe(scope), boundary(scope, DISPATCH, "add", tool_name="add"):
         scope.close()
@@ -247,7 +247,7 @@ def test_what_was_left_behind_is_ended_once(telemetry: Captured) -> None:
 
 
 def test_the_span_is_current_inside_only(telemetry: Captured) -> None:
-    """Spans made inside are its children; afterwards the context is what it was."""
+    """The span of a boundary is current inside it, and the context is restored afterwards."""
     before = trace.get_current_span()
     with observe(run_scope(telemetry)) as b:
         assert trace.get_current_span() is b.span
@@ -260,7 +260,7 @@ def test_the_span_is_current_inside_only(telemetry: Captured) -> None:
 
 
 def test_labels_may_differ_from_attributes(telemetry: Captured) -> None:
-    """A value of too many kinds is on the span, and not a label."""
+    """A label may have another value than the attribute of the span."""
     with boundary(run_scope(telemetry), DISPATCH, "invented", tool_name="invented", tool_call_id="c1") as b:
         b.label(tool_name=semconv.OTHER)
     assert attributes(telemetry.span("execute_tool"))[semconv.TOOL_NAME] == "invented"
@@ -269,7 +269,7 @@ def test_labels_may_differ_from_attributes(telemetry: Captured) -> None:
 
 
 def test_time_does_not_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wall clock that is set back in the middle of a run changes no duration."""
+    """A wall clock that is set back changes no duration."""
     with capture(fixed=False) as telemetry:
         telemetry.is_checked = False  # a boundary alone
         scope = run_scope(telemetry)
@@ -284,7 +284,7 @@ def test_time_does_not_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.telemetry(fixed=True)
 def test_one_reading_of_the_clock_at_each_end(telemetry: Captured) -> None:
-    """The fixed clock moves on by a tick per reading: a start, its event, an end, its event."""
+    """A boundary reads the clock once at its start and once at its end."""
     with observe(run_scope(telemetry)):
         pass
     (span,) = telemetry.spans
@@ -296,7 +296,7 @@ def test_one_reading_of_the_clock_at_each_end(telemetry: Captured) -> None:
 
 
 def content_of(policy: CapturePolicy) -> dict[str, Any]:
-    """Return what is recorded of a boundary's input, output and failure."""
+    """Return the recorded input, output and failure of a boundary."""
     with capture(capture=policy) as telemetry:
         b = observe(run_scope(telemetry))
         b.input({"password": "hunter2", "user": "ann"})
@@ -315,7 +315,7 @@ def content_of(policy: CapturePolicy) -> dict[str, Any]:
 
 
 def test_content_is_redacted_by_default() -> None:
-    """Secrets are masked in input, output, status, exception, event and log line."""
+    """Secrets in input, output, status, exception, event and log line are masked by default."""
     found = content_of(CapturePolicy())
     assert found[semconv.INPUT] == '{"password":"[redacted]","user":"ann"}'
     assert found[semconv.OUTPUT] == '["hi"]'
@@ -327,7 +327,7 @@ def test_content_is_redacted_by_default() -> None:
 
 @pytest.mark.parametrize("mode", ["metadata", "off"])
 def test_without_content_there_is_none(mode: Any) -> None:
-    """`metadata` keeps digests and sizes, `off` not even these; neither has the text of an error."""
+    """`metadata` keeps digests and sizes of content, and `off` keeps none; neither keeps the text of an error."""
     found = content_of(CapturePolicy(mode))
     assert not {semconv.INPUT, semconv.OUTPUT} & set(found)
     assert (semconv.INPUT_DIGEST in found, semconv.INPUT_BYTES in found) == (mode == "metadata",) * 2
@@ -366,7 +366,7 @@ def policy_of_broken_redactor() -> CapturePolicy:
 def test_a_broken_observer_is_counted_and_reaches_nobody(
     telemetry: Captured, change: dict[str, Any], part: str, error: Exception | None
 ) -> None:
-    """The code inside goes on and ends as it would have; the fault is in `pellucid.telemetry.errors`."""
+    """A fault in a sink, listener or redactor is counted and does not change the code inside the boundary."""
     events: list[Event] = []
     options: dict[str, Any] = {"listeners": (), **change}
     options["listeners"] += (("*", events.append),)
@@ -401,7 +401,7 @@ class Unprintable(Exception):
 
 
 def test_an_error_without_a_text_is_an_error_like_others(telemetry: Captured) -> None:
-    """The span fails with its type; that its text failed is counted."""
+    """An exception whose text cannot be read fails the span with its type, and the fault is counted."""
     with pytest.raises(Unprintable), observe(run_scope(telemetry)):
         raise Unprintable
     outcome, status, error_type = ending(telemetry.span("discover_tools"))
@@ -411,7 +411,7 @@ def test_an_error_without_a_text_is_an_error_like_others(telemetry: Captured) ->
 
 
 def test_a_misspelled_note_fails_its_test(telemetry: Captured) -> None:
-    """Whether it is given at the start, later, as a label or read; a run of a user never fails of it."""
+    """A misspelled note is collected for the tests and raises nothing."""
     with boundary(run_scope(telemetry), DISPATCH, "add", tol_name="add") as b:
         b.note(tool_nam="add", tool_name="add")
         b.label(tool="add")
@@ -422,7 +422,7 @@ def test_a_misspelled_note_fails_its_test(telemetry: Captured) -> None:
 
 
 def test_the_notes_of_all_calls_are_known() -> None:
-    """In the code too, also where no test comes by: each keyword of `note` is one of some phase."""
+    """Each keyword of `note` in the code is a note of some phase."""
     every = {name for phase in (*PHASES.values(), BACKGROUND_DISCOVERY) for name in notes.known(phase)}
     for file in (Path(__file__).parents[3] / "sdk").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

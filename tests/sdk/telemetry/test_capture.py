@@ -14,7 +14,7 @@ STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start from an environment that says nothing."""
+    """Remove the variables of the environment."""
     monkeypatch.delenv(OURS, raising=False)
     monkeypatch.delenv(STANDARD, raising=False)
 
@@ -62,7 +62,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.parametrize("value", ["x", 1, 1.5, True, None])
 def test_what_lies_under_a_secret_key_is_masked(key: str, value: object) -> None:
-    """Whatever the value is, and however deep it lies."""
+    """Any value below a secret key is masked, however deep it lies."""
     assert mask_secret_keys((key,), value) == MASK
     assert mask_secret_keys(("a", key, "b"), value) == MASK
 
@@ -97,7 +97,7 @@ def test_what_lies_under_a_secret_key_is_masked(key: str, value: object) -> None
     ],
 )
 def test_what_lies_under_other_keys_stays(key: str) -> None:
-    """Words that only look like secrets are none."""
+    """A key that only resembles a secret one does not mask its value."""
     assert mask_secret_keys((key,), "x") == "x"
 
 
@@ -114,7 +114,7 @@ def test_what_lies_under_other_keys_stays(key: str) -> None:
     ],
 )
 def test_short_names_hide_some_types(key: str, value: object, *, is_masked: bool) -> None:
-    """`pin` and `pass` have other meanings too: neither hides booleans, and `pass` no counts."""
+    """`pin` and `pass` do not mask booleans, and `pass` does not mask numbers."""
     assert (mask_secret_keys((key,), value) == MASK) is is_masked
 
 
@@ -158,7 +158,7 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"
     ],
 )
 def test_texts_that_look_like_secrets_are_masked(text: str, masked: str) -> None:
-    """What surrounds a secret stays, and a second pass changes nothing."""
+    """Text that looks like a secret is masked, the rest stays, and a second pass changes nothing."""
     assert mask_secret_shapes((), text) == masked
     assert mask_secret_shapes((), masked) == masked
 
@@ -182,13 +182,13 @@ def test_texts_that_look_like_secrets_are_masked(text: str, masked: str) -> None
     ],
 )
 def test_other_texts_stay(text: str) -> None:
-    """Redaction does not eat what is no secret."""
+    """Text that is no secret is not masked."""
     assert mask_secret_shapes((), text) == text
 
 
 @pytest.mark.parametrize("value", [1, 4111111111111111, 1.5, True, None])
 def test_shapes_are_those_of_texts(value: object) -> None:
-    """Other leaves are left alone."""
+    """Only texts are searched for the shapes of secrets."""
     assert mask_secret_shapes((), value) is value
 
 
@@ -219,7 +219,7 @@ def test_shapes_are_those_of_texts(value: object) -> None:
     ],
 )
 def test_no_text_takes_long(piece: str) -> None:
-    """A text that nearly matches all the time is searched in time that grows with its length only."""
+    """A text of a megabyte that nearly matches is searched without delay."""
     mask_secret_shapes((), "x://" + piece * (1_000_000 // len(piece)))
 
 
@@ -244,7 +244,7 @@ def test_no_text_takes_long(piece: str) -> None:
 def test_the_environment_chooses_the_mode(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], mode: str
 ) -> None:
-    """Our own variable wins over the standard one; without either, content is redacted."""
+    """`PELLUCID_CAPTURE` wins over the standard variable, and without either content is redacted."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert CapturePolicy.from_environment().mode == mode
@@ -252,7 +252,7 @@ def test_the_environment_chooses_the_mode(
 
 @pytest.mark.parametrize("name", [OURS, STANDARD])
 def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A typo does not lead to recording more than was meant."""
+    """An unknown mode in the environment is refused."""
     monkeypatch.setenv(name, "everything")
     with pytest.raises(ConfigError, match="everything"):
         CapturePolicy.from_environment()
@@ -273,14 +273,14 @@ def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) 
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
-    """A policy is checked when it is made, and the error names the option."""
+    """Wrong options of a policy are refused when it is made, with the name of the option."""
     with pytest.raises(ConfigError, match=message) as refusal:
         CapturePolicy(**options)
     assert next(iter(options)) in str(refusal.value)
 
 
 def test_a_policy_does_not_change_with_the_list_that_it_was_made_from() -> None:
-    """Redactors are fixed when the policy is made, and equal policies have equal hashes."""
+    """A policy does not change with the list of redactors from which it was made."""
     redactors = [mask_secret_keys, mask_secret_shapes]
     policy = CapturePolicy(redactors=redactors)
     redactors.clear()

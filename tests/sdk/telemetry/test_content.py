@@ -43,7 +43,7 @@ def look_up(word: str) -> str:
 
 
 def asking(times: int) -> ScriptedModel:
-    """Return a model that looks words up before it answers."""
+    """Return a model that looks up words before it answers."""
     return ScriptedModel(*(ToolCall("look_up", {"word": f"word {n}"}) for n in range(times)), "done")
 
 
@@ -59,7 +59,7 @@ def recorded_bytes(spans: Sequence[ReadableSpan]) -> int:
 
 
 async def test_each_message_is_recorded_by_the_chat_span_that_it_is_new_to(telemetry: Captured) -> None:
-    """Put together in order, the inputs of the chat spans are the conversation; each refers to the one before."""
+    """Each chat span records only the new messages, and refers to the span before."""
     result = await within(Agent("a", model=asking(3), tools=[look_up]).run("words, please"))
     chats = telemetry.find("chat")
     told = [message for chat in chats for message in inputs(chat)]
@@ -72,7 +72,7 @@ async def test_each_message_is_recorded_by_the_chat_span_that_it_is_new_to(telem
 
 
 async def test_the_digest_and_size_are_those_of_the_whole_input(telemetry: Captured) -> None:
-    """They do not depend on how the conversation came about."""
+    """The digest and size of an input are those of the whole conversation."""
     result = await within(Agent("a", model=asking(1), tools=[look_up]).run("words"))
     *history, last = result.messages[:-1]
     await within(Agent("b", model=ScriptedModel("done"), tools=[look_up]).run(last, history=history))
@@ -83,7 +83,7 @@ async def test_the_digest_and_size_are_those_of_the_whole_input(telemetry: Captu
 
 
 async def test_requests_that_differ_have_other_digests(telemetry: Captured) -> None:
-    """By settings and by the type of the answer too; what goes into `extra` is not looked at."""
+    """Requests with different settings or output types have different digests, and `extra` does not count."""
     settings: list[Settings] = [
         {"temperature": 0.1, "seed": 1},
         {"seed": 1, "temperature": 0.1},
@@ -100,7 +100,7 @@ async def test_requests_that_differ_have_other_digests(telemetry: Captured) -> N
 
 
 async def test_instructions_definitions_and_catalogues_are_recorded_once(telemetry: Captured) -> None:
-    """Later spans of the run refer to them by digest or by the id of the span that has them."""
+    """Instructions, definitions and catalogues are recorded once in a run, and later spans refer to them."""
     tools = [look_up, *(tool(name=f"tool_{n}", description="Do it, carefully.")(lambda: "x") for n in range(20))]
     await within(Agent("a", model=asking(2), tools=tools, instructions="Be kind.").run("words"))
     chats, listings, requests = (telemetry.find(name) for name in ("chat", "discover_tools", "compose_request"))
@@ -122,7 +122,7 @@ class Login(BaseModel):
 
 
 async def test_a_run_records_the_configuration_of_its_agent(telemetry: Captured) -> None:
-    """What is not on other spans: how tools are offered, limits other than the default, the schema of the answer."""
+    """The span of a run has the agent's configuration: modes, limits other than the defaults, and the output schema."""
     model = ScriptedModel('{"password": "x"}', '{"password": "x"}')
     skill, hub = Skill("refunds", "How to.", "Do it."), DiscoveryProvider(FakeHub(), id="git")
     agent = Agent(
@@ -158,7 +158,7 @@ async def test_a_run_records_the_configuration_of_its_agent(telemetry: Captured)
 
 
 async def test_a_catalogue_that_changes_is_recorded_again(telemetry: Captured) -> None:
-    """A reference always leads to the very same content."""
+    """A catalogue that changes is recorded again."""
     listings = [[tool(name=f"{word}_{n}")(lambda: "x") for n in range(20)] for word in ("one", "two", "one")]
     hub = FakeHub(lambda number: [look_up, *listings[number - 1]])
     provider = DiscoveryProvider(hub, id="hub", ttl=0)
@@ -171,7 +171,7 @@ async def test_a_catalogue_that_changes_is_recorded_again(telemetry: Captured) -
 
 
 async def test_what_a_run_records_grows_with_what_is_new(telemetry: Captured) -> None:
-    """Of 200 iterations with 100 tools, each records as many bytes as any other."""
+    """Each of 200 iterations with 100 tools records about as many bytes as the others."""
     tools = [look_up, *(tool(name=f"tool_{n}", description="Do it, carefully." * 4)(lambda: "x") for n in range(99))]
     await within(Agent("a", model=asking(199), tools=tools, limits=Limits(max_iterations=200)).run("words"), 60)
     of = [[span for span in telemetry.spans if attributes(span).get(semconv.ITERATION) == n] for n in range(1, 200)]
@@ -182,7 +182,7 @@ async def test_what_a_run_records_grows_with_what_is_new(telemetry: Captured) ->
 
 @pytest.mark.parametrize("limit", [1024, 4096])
 async def test_a_span_holds_no_more_than_its_bound(limit: int) -> None:
-    """Values that come later in a span get what is left, as valid JSON, and what was left out is counted."""
+    """Later values of a span get the bytes that are left, as valid JSON, and omitted content is counted."""
     long = "word " * limit
     policy = CapturePolicy("full", max_bytes=limit, max_span_bytes=limit)
     with capture(capture=policy) as telemetry:
@@ -210,7 +210,7 @@ def parts_of(value: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("limit", [300, 1024, 4096])
 @pytest.mark.parametrize("mode", ["full", "redacted"])
 async def test_a_part_that_is_cut_keeps_what_it_is(mode: Any, limit: int) -> None:
-    """Binary parts of messages and results have their modality and MIME type, however little of them is recorded."""
+    """A binary part that is cut keeps its modality and MIME type."""
     content = "QUJD" * 4000
     image = BlobPart(content=content, modality="image", mime_type="image/png")
     picture = Tool(name="picture", run=lambda arguments, ctx: (image, image))
@@ -229,7 +229,7 @@ async def test_a_part_that_is_cut_keeps_what_it_is(mode: Any, limit: int) -> Non
 
 
 async def test_the_oldest_messages_go_first(telemetry: Captured) -> None:
-    """A history that is too big loses its beginning, and says how much."""
+    """A history that is too big loses its oldest messages, and their number is recorded."""
     history = [Message("user", f"{n} " + "x" * 1000) for n in range(100)]
     await within(Agent("a", model=ScriptedModel("done")).run("the question", history=history))
     for span in (telemetry.span("chat"), telemetry.span("invoke_agent")):
@@ -254,7 +254,7 @@ async def test_the_oldest_messages_go_first(telemetry: Captured) -> None:
 async def test_an_attribute_limit_of_opentelemetry_cuts_no_json(
     monkeypatch: pytest.MonkeyPatch, general: str | None, spans: str | None, least: int, most: int
 ) -> None:
-    """What is recorded keeps within the limit of spans, or else the general one; below 256 only metadata is left."""
+    """Recorded content stays valid JSON within OpenTelemetry's attribute limit, and is left out below 256."""
     limits = {"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": general, "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": spans}
     for name, limit in limits.items():
         if limit is not None:
@@ -272,7 +272,7 @@ async def test_an_attribute_limit_of_opentelemetry_cuts_no_json(
 
 @pytest.mark.parametrize("mode", ["redacted", "metadata", "off"])
 async def test_a_name_that_a_model_made_up_is_content(mode: Any) -> None:
-    """A secret in it is masked, and without content it is not there at all; nor are descriptions of tools."""
+    """A secret in a tool name that the model made up, or in a tool's description, is in no telemetry."""
     secret = "sk-abcdefghijklmnopqrstuvwxyz"
 
     @tool(description=f"Use {secret} for this.")
@@ -292,7 +292,7 @@ async def test_a_name_that_a_model_made_up_is_content(mode: Any) -> None:
 
 
 async def test_redactors_see_identities_and_keys_that_are_secrets() -> None:
-    """What a discovery is asked is redacted like any other content, and so are the keys of objects."""
+    """Redactors see the identity of a discovery and the keys of objects."""
 
     def mask_tenant(path: Sequence[str], value: Any) -> Any:
         return "[tenant]" if "tenant" in path else value
@@ -309,7 +309,7 @@ async def test_redactors_see_identities_and_keys_that_are_secrets() -> None:
 
 
 async def test_nothing_is_prepared_for_spans_that_nobody_records() -> None:
-    """Without an SDK, redactors are not even asked, and the run is the same."""
+    """Redactors are not called if no SDK records the spans."""
     asked = []
     policy = CapturePolicy(redactors=(lambda path, value: asked.append(value),))
     agent = Agent("a", model=asking(2), tools=[look_up], telemetry=TelemetryOptions(capture=policy))
@@ -318,7 +318,7 @@ async def test_nothing_is_prepared_for_spans_that_nobody_records() -> None:
 
 
 async def test_the_bound_of_a_span_holds_to_the_byte() -> None:
-    """Also where the content before has left less room than an empty list takes; `check_telemetry` counts."""
+    """Content never exceeds the bound of a span by a byte."""
     policy = CapturePolicy("full", max_bytes=512, max_span_bytes=512)
     for length in range(100, 200):  # at some of these, what comes first fills the span
         with capture(capture=policy) as telemetry:

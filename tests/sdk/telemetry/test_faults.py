@@ -49,7 +49,7 @@ class Broken(Exception):
 
 
 def fail(*args: Any, **kwargs: Any) -> Any:
-    """Fail whatever is asked."""
+    """Raise `Broken`."""
     raise Broken("observer is broken")
 
 
@@ -71,7 +71,7 @@ def errors(telemetry: Captured, part: str) -> float:
 
 
 async def test_a_raising_listener_is_counted(telemetry: Captured) -> None:
-    """Every event of the run is delivered to the others, and each fault is counted and told."""
+    """A listener that raises does not change the run, and each of its faults is counted and emitted."""
     agent = make()
     agent.on("*", fail)
     await ran(agent)
@@ -84,7 +84,7 @@ async def test_a_raising_listener_is_counted(telemetry: Captured) -> None:
 
 
 async def test_a_raising_async_listener_is_counted(telemetry: Captured) -> None:
-    """It goes on hearing."""
+    """An async listener that raises hears the next event, and each fault is counted."""
     heard = []
 
     async def listen(event: Event) -> None:
@@ -99,7 +99,7 @@ async def test_a_raising_async_listener_is_counted(telemetry: Captured) -> None:
 
 
 async def test_an_async_listener_that_hangs_does_not_hold_the_run(telemetry: Captured) -> None:
-    """The run waits for it a moment, and the next run not at all."""
+    """An async listener that hangs does not hold the run that it hears, nor later ones."""
 
     async def hang(event: Event) -> None:
         await anyio.sleep_forever()
@@ -114,7 +114,7 @@ async def test_an_async_listener_that_hangs_does_not_hold_the_run(telemetry: Cap
 
 
 async def test_events_for_a_listener_that_hangs_are_dropped_and_counted(telemetry: Captured) -> None:
-    """Its queue is bounded."""
+    """Events beyond the queue of a listener that hangs are dropped and counted."""
 
     async def hang(event: Event) -> None:
         await anyio.sleep_forever()
@@ -133,7 +133,7 @@ async def test_events_for_a_listener_that_hangs_are_dropped_and_counted(telemetr
 
 @pytest.mark.parametrize("method", ["on_start", "on_end"])
 async def test_a_raising_span_processor_is_counted(telemetry: Captured, method: str) -> None:
-    """Spans start and end all the same, and the other processors see them."""
+    """A span processor that raises is counted, and metrics and events are complete."""
     telemetry.is_checked = False  # broken on purpose
     broken = SpanProcessor()
     setattr(broken, method, fail)
@@ -148,7 +148,7 @@ async def test_a_raising_span_processor_is_counted(telemetry: Captured, method: 
 
 
 async def test_a_raising_sampler_is_counted(telemetry: Captured) -> None:
-    """Without spans there are still events and metrics."""
+    """A sampler that raises is counted, and the run has events and metrics without spans."""
     telemetry.is_checked = False  # broken on purpose
 
     class Sampling(Sampler):
@@ -169,7 +169,7 @@ async def test_a_raising_sampler_is_counted(telemetry: Captured) -> None:
 
 
 async def test_a_raising_log_sink_is_counted(telemetry: Captured) -> None:
-    """Other sinks get every line."""
+    """A log sink that raises is counted, and other sinks get every line."""
     telemetry.is_checked = False  # broken on purpose
     pipeline = TelemetryOptions(meter_provider=telemetry.meter_provider, log_sinks=(fail, *telemetry.log_sinks))
     await ran(make(telemetry=pipeline))
@@ -178,7 +178,7 @@ async def test_a_raising_log_sink_is_counted(telemetry: Captured) -> None:
 
 
 async def test_a_raising_structlog_processor_is_counted(telemetry: Captured) -> None:
-    """What the application configured for its logs may fail."""
+    """A structlog processor that raises is counted, and other sinks get every line."""
     structlog.configure(processors=[fail])
     try:
         await ran(make())
@@ -189,7 +189,7 @@ async def test_a_raising_structlog_processor_is_counted(telemetry: Captured) -> 
 
 
 async def test_a_raising_redactor_is_counted_and_leaks_nothing() -> None:
-    """What could not be redacted is not recorded."""
+    """A redactor that raises is counted, and content that it could not redact is not recorded."""
     policy = CapturePolicy(redactors=(*DEFAULT_REDACTORS, fail))
     with capture(capture=policy) as telemetry:
         await ran(make(instructions="be secretive"))
@@ -200,7 +200,7 @@ async def test_a_raising_redactor_is_counted_and_leaks_nothing() -> None:
 
 
 async def test_a_raising_redactor_does_not_hide_a_failure() -> None:
-    """A run that fails ends its spans and says what failed, without the text."""
+    """A redactor that raises does not hide the failure of a run, whose text is not recorded."""
     policy = CapturePolicy(redactors=(fail,))
     with capture(capture=policy) as telemetry:
         agent = Agent("a", model=ScriptedModel(OSError("s3cret")))
@@ -211,7 +211,7 @@ async def test_a_raising_redactor_does_not_hide_a_failure() -> None:
 
 
 async def test_a_value_that_cannot_be_recorded_is_counted(telemetry: Captured) -> None:
-    """Content that breaks its own serialising does not break the run."""
+    """A value that raises while it is recorded is counted and does not change the run."""
 
     class Treacherous(dict[str, Any]):
         def items(self) -> Any:
@@ -228,7 +228,7 @@ async def test_a_value_that_cannot_be_recorded_is_counted(telemetry: Captured) -
 
 
 async def test_an_error_that_cannot_be_printed_is_an_error_like_others(telemetry: Captured) -> None:
-    """An exception whose own text raises is named by its type, to the model and in telemetry."""
+    """An exception whose text raises is named by its type."""
 
     class Mute(Exception):
         def __str__(self) -> str:
@@ -246,7 +246,7 @@ async def test_an_error_that_cannot_be_printed_is_an_error_like_others(telemetry
 
 
 async def test_progress_that_cannot_be_redacted_is_counted() -> None:
-    """The tool that tells it does not notice."""
+    """A redactor that raises on progress is counted, and the tool does not notice."""
 
     async def work(arguments: Any, ctx: Any) -> str:
         ctx.progress("half")
@@ -260,7 +260,7 @@ async def test_progress_that_cannot_be_redacted_is_counted() -> None:
 
 
 async def test_a_raising_metric_reader_does_not_matter(telemetry: Captured) -> None:
-    """Collecting fails where it is collected; the run has long gone on."""
+    """A metric reader that raises does not change the run."""
     telemetry.is_checked = False  # it hears the events only
 
     class Reader(InMemoryMetricReader):
@@ -278,7 +278,7 @@ async def test_a_raising_metric_reader_does_not_matter(telemetry: Captured) -> N
 
 
 async def test_raising_instruments_do_not_matter(telemetry: Captured) -> None:
-    """A meter whose instruments fail costs the metrics, and nothing else."""
+    """Instruments that raise do not change the run, its spans or its events."""
     telemetry.is_checked = False  # broken on purpose
 
     class Instrument:
@@ -297,7 +297,7 @@ async def test_raising_instruments_do_not_matter(telemetry: Captured) -> None:
 
 
 async def test_a_collection_that_takes_long_does_not_hold_a_run(telemetry: Captured) -> None:
-    """A reader that hangs in another thread keeps no run from recording."""
+    """A metric reader that hangs in another thread does not hold a run."""
     telemetry.is_checked = False  # the metrics are elsewhere
     inside, release = threading.Event(), threading.Event()
 
@@ -320,7 +320,7 @@ async def test_a_collection_that_takes_long_does_not_hold_a_run(telemetry: Captu
 
 
 async def test_faults_are_logged_once(telemetry: Captured, caplog: pytest.LogCaptureFixture) -> None:
-    """A broken part does not fill the logs, whatever number of runs it sees."""
+    """A part that fails again and again is logged once, and each fault is counted."""
     agent = Agent("a", model=FunctionModel(lambda request: Message("assistant", [])))
     agent.on("*", fail)
     for _ in range(3):

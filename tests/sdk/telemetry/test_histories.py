@@ -1,4 +1,4 @@
-"""Recording of histories: a message that an earlier run has recorded is not redacted anew, and a changed one is."""
+"""Recorded histories: an unchanged message of an earlier run is not redacted again, and a changed one is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKEN = "ghp_" + "a1B2c3D4e5F6" * 3
 
 
 def history(turns: int, first: str = "x", about: str = "it") -> list[Message]:
-    """Return a conversation of so many turns about something; the first call has that note."""
+    """Return a conversation of a number of turns, with a note in the first call."""
     messages: list[Message] = []
     for turn in range(turns):
         call = ToolCall("look", {"note": first if not turn else f"note {turn}", "about": about}, f"call_{turn}")
@@ -50,7 +50,7 @@ def recorded(telemetry: Captured, run: int) -> list[Any]:
 
 
 async def calls_to_redact(agent: Agent[Any, Any], messages: Sequence[Message]) -> int:
-    """Run an agent with a history; return the calls of functions that redact."""
+    """Run an agent with a history, and return the number of calls to redact."""
     calls = 0
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -66,7 +66,7 @@ async def calls_to_redact(agent: Agent[Any, Any], messages: Sequence[Message]) -
 
 
 async def test_a_history_is_redacted_once(telemetry: Captured) -> None:
-    """Also if its messages are other objects with the same content, as those that a store returns."""
+    """A history with equal messages is redacted once, even if its objects are new."""
     about = uuid.uuid4().hex
     first = await calls_to_redact(agent(), history(200, about=about))
     second = await calls_to_redact(agent(), history(200, about=about))
@@ -77,7 +77,7 @@ async def test_a_history_is_redacted_once(telemetry: Captured) -> None:
 
 
 async def test_a_message_that_was_changed_is_redacted_anew(telemetry: Captured) -> None:
-    """Its new content is recorded, without the secret that it now has."""
+    """A changed message is redacted again, and its new content is recorded without the secret."""
     messages = history(8, "before")
     await within(agent().run("go", history=messages))
     arguments: Any = messages[1].tool_calls[0].arguments
@@ -90,7 +90,7 @@ async def test_a_message_that_was_changed_is_redacted_anew(telemetry: Captured) 
 
 
 async def test_policies_do_not_share_recordings(telemetry: Captured) -> None:
-    """What one of them records of a message, another may have to mask or to cut."""
+    """Each policy records a history in its own way."""
     messages = history(8, TOKEN)
     for policy in (CapturePolicy("full"), CapturePolicy(), CapturePolicy(max_bytes=256, max_span_bytes=4096)):
         await within(agent(telemetry=TelemetryOptions(capture=policy)).run("go", history=messages))
@@ -101,7 +101,7 @@ async def test_policies_do_not_share_recordings(telemetry: Captured) -> None:
 
 
 async def test_redactors_of_an_application_see_every_run(telemetry: Captured) -> None:
-    """They may depend on more than the value."""
+    """Redactors of an application see the history in every run."""
     hidden = "note 3"
 
     def redact(path: Sequence[str], value: Any) -> Any:
@@ -125,7 +125,7 @@ async def test_redactors_of_an_application_see_every_run(telemetry: Captured) ->
 
 
 async def test_content_that_is_not_json_is_recorded(telemetry: Captured) -> None:
-    """As in a run without a history."""
+    """Content that is not JSON is recorded alike in two runs."""
     odd = [Message("user", "a"), Message("assistant", [ToolCall("look", {"object": object()}, "c")])]
     odd += [Message("tool", [ToolResult("c", (TextPart("lone \ud800"),), name="look")]), Message("assistant", "\ud800")]
     await within(agent().run("go", history=[*odd, *history(8)]))

@@ -22,13 +22,13 @@ def started(run_id: str = "r") -> RunStarted:
 
 @dataclass
 class Faults:
-    """What delivery complained of."""
+    """Errors and dropped events of a delivery."""
 
     errors: list[tuple[str, BaseException]] = field(default_factory=list)
     dropped: int = 0
 
     def deliver(self, listeners: Listeners, event: Event) -> None:
-        """Deliver an event and note complaints."""
+        """Deliver an event and note the errors."""
         listeners.deliver(event, lambda part, error: self.errors.append((part, error)), self.drop)
 
     def drop(self) -> None:
@@ -37,13 +37,13 @@ class Faults:
 
 
 class AsyncListener:
-    """An object that is called asynchronously."""
+    """A listener that is an object with an async `__call__`."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
 
     async def __call__(self, event: Event) -> None:
-        """Hear."""
+        """Note an event."""
         self.heard.append(event.run_id)
 
 
@@ -57,7 +57,7 @@ class AsyncListener:
     ],
 )
 def test_patterns(pattern: str, heard: set[type[Event]]) -> None:
-    """A pattern is a name, a group or everything."""
+    """A pattern is a name, a group or `*`."""
     listeners = Listeners([(pattern, list)])
     kinds = (RunStarted, RunCompleted, ToolsDiscoveryStarted, InferenceDelta)
     assert {kind for kind in kinds if listeners.has_listener(kind.name)} == heard
@@ -65,24 +65,24 @@ def test_patterns(pattern: str, heard: set[type[Event]]) -> None:
 
 @pytest.mark.parametrize("pattern", ["", "run", "run.", "runs.*", "run.starte", "*.started", ".*"])
 def test_a_pattern_that_matches_nothing_is_refused(pattern: str) -> None:
-    """A typo is found when the listener is added, and the error lists what there is."""
+    """A pattern that matches no event is refused when the listener is added, and the error lists the events."""
     with pytest.raises(ConfigError, match=r"run\.started"):
         Listeners().add(pattern, list)
 
 
 def test_a_listener_must_be_a_function() -> None:
-    """Anything else is refused when it is added."""
+    """A listener that is not callable is refused when it is added."""
     with pytest.raises(ConfigError, match="not callable"):
         Listeners().add("*", 3)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_names_are_grouped() -> None:
-    """Every event has a name of a group and a fact."""
+    """The name of every event is a group and a fact."""
     assert all(name.count(".") == 1 and kind.name == name for name, kind in EVENTS.items())
 
 
 def test_listeners_are_called_in_order_until_they_are_removed() -> None:
-    """Removing one, even twice, leaves the others."""
+    """Listeners are called in order, and removing one twice leaves the others."""
     heard: list[str] = []
     listeners, faults = Listeners(), Faults()
     remove = listeners.add("*", lambda event: heard.append("first"))
@@ -96,7 +96,7 @@ def test_listeners_are_called_in_order_until_they_are_removed() -> None:
 
 
 def test_a_raising_listener_keeps_nothing_from_the_others() -> None:
-    """Its error is handed over, and delivery goes on."""
+    """The error of a listener is handed over, and the other listeners get the event."""
     heard: list[Event] = []
     error = ValueError("x")
 
@@ -110,7 +110,7 @@ def test_a_raising_listener_keeps_nothing_from_the_others() -> None:
 
 
 def test_once_is_once() -> None:
-    """A listener added with `once` hears one event, also if it causes another while it hears it."""
+    """A listener added with `once` hears one event, even if it causes another one meanwhile."""
     listeners, faults = Listeners(), Faults()
     heard: list[Event] = []
 
@@ -126,7 +126,7 @@ def test_once_is_once() -> None:
 
 
 def test_once_is_once_in_many_threads() -> None:
-    """Of events delivered at the same time in several threads, one is heard."""
+    """A listener added with `once` hears one of several events that are delivered in several threads."""
     listeners, faults = Listeners(), Faults()
     heard: list[Event] = []
     for _ in range(200):
@@ -147,7 +147,7 @@ def test_once_is_once_in_many_threads() -> None:
 
 @pytest.mark.parametrize("kind", ["function", "partial", "object"])
 async def test_async_listeners_hear_everything_in_order(kind: str) -> None:
-    """Whatever way it is written, an async listener is awaited, one event after the other."""
+    """An async function, partial or object is awaited for each event in order."""
     target = AsyncListener()
 
     async def hear(event: Event) -> None:
@@ -170,7 +170,7 @@ async def test_async_listeners_hear_everything_in_order(kind: str) -> None:
 
 
 async def test_a_raising_async_listener_hears_the_next_event() -> None:
-    """Each of its errors is handed over."""
+    """An async listener that raises hears the next event, and each error is handed over."""
     heard: list[str] = []
 
     async def fail(event: Event) -> None:
@@ -187,7 +187,7 @@ async def test_a_raising_async_listener_hears_the_next_event() -> None:
 
 
 async def test_the_queue_of_a_slow_listener_is_bounded() -> None:
-    """Events for which there is no room are dropped and counted; the others are heard when it goes on."""
+    """Events beyond the queue of a slow listener are dropped and counted, and it hears the others later."""
     go = anyio.Event()
     heard: list[str] = []
 
@@ -212,7 +212,7 @@ async def test_the_queue_of_a_slow_listener_is_bounded() -> None:
 
 
 def test_a_listener_survives_its_event_loop() -> None:
-    """What could not be heard before a loop ended, or outside of any, is heard in the next one."""
+    """An async listener hears events that were delivered outside of an event loop in the next one."""
     target = AsyncListener()
     listeners, faults = Listeners([("*", target)]), Faults()
 

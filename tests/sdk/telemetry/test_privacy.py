@@ -67,7 +67,7 @@ DIGESTS = (semconv.INPUT_DIGEST, semconv.INPUT_BYTES, semconv.OUTPUT_DIGEST, sem
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the machine decides what is captured."""
+    """Remove the variables that decide what is captured."""
     monkeypatch.delenv("PELLUCID_CAPTURE", raising=False)
     monkeypatch.delenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", raising=False)
 
@@ -91,7 +91,7 @@ def returning(value: Any) -> Tool:
 
 
 async def run_everything(text: str) -> None:
-    """Have a text in the input, instructions, arguments, result, progress and answer of a run."""
+    """Run an agent with a text in its input, instructions, arguments, result, progress and answer."""
 
     async def work(arguments: Any, ctx: Any) -> Any:
         ctx.progress({"at": text})
@@ -107,7 +107,7 @@ async def run_everything(text: str) -> None:
 
 
 async def test_a_secret_in_content_leaves_by_no_way(telemetry: Captured, secret: tuple[str, str]) -> None:
-    """Input, instructions, arguments, progress, result and answer are masked in all telemetry; the run has them."""
+    """A secret in input, instructions, arguments, progress, result or answer is in no telemetry."""
     text, hidden = secret
     await run_everything(text)
     assert hidden not in everything(telemetry)
@@ -130,7 +130,7 @@ async def test_a_secret_in_content_leaves_by_no_way(telemetry: Captured, secret:
     ],
 )
 async def test_what_lies_under_a_secret_key_is_masked(telemetry: Captured, key: str) -> None:
-    """Names of keys suffice, in arguments and in results, however deep."""
+    """A value below a secret key is masked in arguments and results."""
     value = {"headers": {key: "harmless-looking"}, "ok": "visible"}
 
     async def work(arguments: Any, ctx: Any) -> Any:
@@ -145,7 +145,7 @@ async def test_what_lies_under_a_secret_key_is_masked(telemetry: Captured, key: 
 
 
 async def test_a_secret_in_arguments_that_are_no_json_is_masked(telemetry: Captured) -> None:
-    """Raw text of a model is content like any other."""
+    """A secret in arguments that are no JSON is masked."""
     await within(
         Agent("a", model=ScriptedModel(ToolCall("t", f'{{"note": "{KEY}'), "x"), tools=[returning("ok")]).run("y")
     )
@@ -156,7 +156,7 @@ async def test_a_secret_in_arguments_that_are_no_json_is_masked(telemetry: Captu
 async def test_a_secret_in_a_tool_s_exception_is_masked(
     telemetry: Captured, secret: tuple[str, str], make: type[Exception]
 ) -> None:
-    """In status, exception event, stack trace, event and log."""
+    """A secret in a tool's exception is in no telemetry."""
     text, hidden = secret
     await within(Agent("a", model=ScriptedModel(ToolCall("t"), "x"), tools=[returning(make(text))]).run("y"))
     assert hidden not in everything(telemetry)
@@ -164,7 +164,7 @@ async def test_a_secret_in_a_tool_s_exception_is_masked(
 
 
 async def test_a_secret_in_a_model_s_exception_is_masked(telemetry: Captured, secret: tuple[str, str]) -> None:
-    """The caller's exception is complete; what is told of it is not."""
+    """The caller gets the whole exception of a model, and a secret in it is in no telemetry."""
     text, hidden = secret
     with pytest.raises(ModelError) as caught:
         await within(Agent("a", model=ScriptedModel(ConnectionError(text))).run("y"))
@@ -173,7 +173,7 @@ async def test_a_secret_in_a_model_s_exception_is_masked(telemetry: Captured, se
 
 
 async def test_a_secret_in_a_hub_s_exception_is_masked(telemetry: Captured, secret: tuple[str, str]) -> None:
-    """Also while it is left alone, and when an old catalogue is served because of it."""
+    """A secret in a hub's exception is in no telemetry, also during the back-off and beside a stale list."""
     text, hidden = secret
     provider = DiscoveryProvider(FakeHub(faults=[ConnectionError(text)]), id="hub", clock=lambda: 0.0)
     for _ in range(2):
@@ -192,7 +192,7 @@ async def test_a_secret_in_a_hub_s_exception_is_masked(telemetry: Captured, secr
 
 
 async def test_a_secret_in_a_cause_is_masked(telemetry: Captured) -> None:
-    """Stack traces print causes, too."""
+    """A secret in the cause of an exception is in no telemetry."""
 
     async def work(arguments: Any, ctx: Any) -> Any:
         raise ValueError("could not connect") from OSError(f"refused: {DSN}")
@@ -204,7 +204,7 @@ async def test_a_secret_in_a_cause_is_masked(telemetry: Captured) -> None:
 
 
 async def test_a_secret_in_a_listener_s_exception_is_masked(telemetry: Captured) -> None:
-    """Faults of observers are told without secrets."""
+    """A secret in a listener's exception is in no telemetry."""
 
     def listen(event: Any) -> None:
         raise OSError(DSN)
@@ -217,7 +217,7 @@ async def test_a_secret_in_a_listener_s_exception_is_masked(telemetry: Captured)
 
 
 async def test_names_that_a_model_invents_are_no_place_for_secrets(telemetry: Captured) -> None:
-    """A tool name is recorded as the model wrote it, but only its first characters, and never as a label."""
+    """A tool name that the model made up is recorded only in part and is no label."""
     await within(Agent("a", model=ScriptedModel(ToolCall("x" * 1000), "done")).run("y"))
     assert "x" * 100 not in repr([attributes(span)[semconv.TOOL_NAME] for span in telemetry.find("execute_tool")])
     assert all("xxx" not in repr(point.attributes) for point in telemetry.metrics)
@@ -238,7 +238,7 @@ class Names:
 
 @pytest.mark.parametrize("form", [tuple, list])
 async def test_redactors_can_be_added(form: Callable[[list[Any]], Sequence[Any]]) -> None:
-    """Any sequence of callables, hashable or not: each sees the keys that lead to a value, and the value."""
+    """Any sequence of callables may redact, and each gets the keys and the value."""
     redactors = form([*DEFAULT_REDACTORS, Names(["Ann"])])
     with capture(capture=CapturePolicy(redactors=redactors)) as telemetry:
         agent = Agent("a", model=ScriptedModel("Hi, Ann."), tools=[Tool(name="greet", run=lambda _a, _c: "")])
@@ -253,7 +253,7 @@ async def test_redactors_can_be_added(form: Callable[[list[Any]], Sequence[Any]]
 
 
 async def test_full_records_content_as_it_is() -> None:
-    """Nothing is masked."""
+    """Mode `full` records content without masking it."""
     with capture(capture=CapturePolicy("full")) as telemetry:
         await run_everything(KEY)
     assert KEY in attributes(telemetry.span("execute_tool"))[semconv.TOOL_CALL_ARGUMENTS]
@@ -261,7 +261,7 @@ async def test_full_records_content_as_it_is() -> None:
 
 @pytest.mark.parametrize("mode", ["redacted", "metadata", "off"])
 async def test_the_reader_of_a_stream_gets_the_answer_in_every_mode(mode: CaptureMode) -> None:
-    """What is recorded is one thing, what the caller asked for another."""
+    """The reader of a stream gets the whole answer in every mode."""
     with capture(capture=CapturePolicy(mode)):
         async with Agent("a", model=ScriptedModel(f"Use {KEY}")).stream("x") as events:
             with anyio.fail_after(60):
@@ -271,7 +271,7 @@ async def test_the_reader_of_a_stream_gets_the_answer_in_every_mode(mode: Captur
 
 @pytest.mark.parametrize(("mode", "heard"), [("full", KEY), ("redacted", "[redacted]"), ("metadata", ""), ("off", "")])
 async def test_others_hear_the_pieces_of_a_stream_as_the_policy_allows(mode: CaptureMode, heard: str) -> None:
-    """A listener that only observes gets pieces redacted, or empty."""
+    """Listeners get the pieces of a stream redacted or empty, as the policy says."""
     pieces: list[str] = []
     with capture(capture=CapturePolicy(mode)):
         agent = Agent("a", model=ScriptedModel(KEY))
@@ -283,7 +283,7 @@ async def test_others_hear_the_pieces_of_a_stream_as_the_policy_allows(mode: Cap
 
 
 async def test_metadata_records_no_content() -> None:
-    """Digests and sizes are there, content is not, by any way."""
+    """Mode `metadata` records digests and sizes without content."""
     with capture(capture=CapturePolicy("metadata")) as telemetry:
         await run_everything("innocent words")
     assert "innocent" not in everything(telemetry)
@@ -296,7 +296,7 @@ async def test_metadata_records_no_content() -> None:
 
 @pytest.mark.parametrize("mode", ["metadata", "off"])
 async def test_without_content_there_is_no_text_of_errors(mode: CaptureMode) -> None:
-    """The type of a failure is told, what it says is not: not by tool, model, hub nor listener."""
+    """Modes without content record the type of an error but not its text."""
     with capture(capture=CapturePolicy(mode)) as telemetry:
         tools = [returning(OSError("innocent words"))]
         agent = Agent("a", model=ScriptedModel(ToolCall("t"), OSError("innocent words")), tools=tools)
@@ -312,7 +312,7 @@ async def test_without_content_there_is_no_text_of_errors(mode: CaptureMode) -> 
 
 
 async def test_off_records_nothing_of_input_and_output() -> None:
-    """Neither content nor digests nor sizes; spans, events and metrics are there."""
+    """Mode `off` records neither content nor digests nor sizes."""
     with capture(capture=CapturePolicy("off")) as telemetry:
         await run_everything("innocent words")
     assert "innocent" not in everything(telemetry)
@@ -339,7 +339,7 @@ async def test_off_records_nothing_of_input_and_output() -> None:
 async def test_the_environment_decides_where_the_code_does_not(
     telemetry: Captured, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], *, shows: bool
 ) -> None:
-    """Our variable wins over the standard one."""
+    """`PELLUCID_CAPTURE` decides about content before the standard variable does."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     await run_everything(f"innocent words {KEY}")
@@ -348,14 +348,14 @@ async def test_the_environment_decides_where_the_code_does_not(
 
 
 async def test_an_environment_that_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A typo must not decide what is captured."""
+    """An unknown value in the environment is refused."""
     monkeypatch.setenv("PELLUCID_CAPTURE", "redcated")
     with pytest.raises(ConfigError, match="redcated"):
         await within(Agent("a", model=ScriptedModel("x")).run("y"))
 
 
 async def test_the_decision_is_frozen_when_a_run_starts(telemetry: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that changes meanwhile does not change what a run records."""
+    """A variable that changes during a run does not change what the run records."""
 
     async def work(arguments: Any, ctx: Any) -> str:
         monkeypatch.setenv("PELLUCID_CAPTURE", "full")

@@ -37,7 +37,7 @@ values = st.recursive(
 
 
 def nested(depth: int) -> Any:
-    """Return a list in a list, and so on."""
+    """Return a list that is nested a number of times."""
     value: Any = "bottom"
     for _ in range(depth):
         value = [value]
@@ -45,12 +45,12 @@ def nested(depth: int) -> Any:
 
 
 def no_constant(name: str) -> None:
-    """Refuse what Python's parser takes and JSON does not know."""
+    """Refuse constants that Python's parser accepts and JSON does not have."""
     raise AssertionError(f"{name} is no JSON")
 
 
 def parsed(text: str | None) -> Any:
-    """Parse strictly."""
+    """Parse JSON strictly."""
     assert text is not None
     return json.loads(text, parse_constant=no_constant)
 
@@ -68,7 +68,7 @@ def size(text: str | None) -> int:
 @example({"k" * 100_000: 1}, "full", 256)
 @settings(deadline=None)
 def test_whatever_is_recorded_is_valid_json_within_its_bound(value: Any, mode: Any, limit: int) -> None:
-    """JSON of any shape and size is recorded as JSON, bounded in bytes, with the same digest every time."""
+    """JSON of any shape and size is recorded as valid JSON within its bound, with a stable digest."""
     policy = CapturePolicy(mode, max_bytes=limit)
     recorded = Capturer(policy).value(value)
     parsed(recorded.json)
@@ -81,7 +81,7 @@ def test_whatever_is_recorded_is_valid_json_within_its_bound(value: Any, mode: A
 @given(st.lists(st.text(st.characters(), max_size=200), min_size=1, max_size=30), st.sampled_from([256, 1024]))
 @settings(deadline=None)
 def test_a_conversation_is_valid_json_within_its_bound(texts: list[str], limit: int) -> None:
-    """The last messages are kept, those before are counted; the digest and size are those of all."""
+    """A recorded conversation has the last messages within the bound, and counts those before."""
     messages = [Message("user", text) for text in texts]
     capturer = Capturer(CapturePolicy("full", max_bytes=limit))
     for end in range(1, len(messages) + 1):
@@ -97,7 +97,7 @@ def test_a_conversation_is_valid_json_within_its_bound(texts: list[str], limit: 
 
 
 def test_sizes_are_bytes() -> None:
-    """A size is that of the text as it is sent, whatever its bound took away."""
+    """A size is the number of bytes of the whole text, even if less is recorded."""
     capturer = Capturer(CapturePolicy("full", max_bytes=1024))
     assert capturer.value("é" * 100).size == 202
     assert (
@@ -128,18 +128,18 @@ def test_sizes_are_bytes() -> None:
     ],
 )
 def test_what_is_no_json_is_turned_into_it(value: Any, expected: Any) -> None:
-    """Data keeps its meaning where JSON has one; other objects are named by their type."""
+    """A value that is no JSON is recorded as the nearest JSON, or by the name of its type."""
     assert parsed(Capturer(CapturePolicy("full")).value(value).json) == expected
 
 
 def test_the_digest_of_a_set_is_the_same_in_every_process() -> None:
-    """Sets, whose order is random, are recorded in order."""
+    """The digest of a set is the same in every process."""
     recorded = Capturer(CapturePolicy("full")).value({str(number) for number in range(100)})
     assert parsed(recorded.json) == sorted(map(str, range(100)))
 
 
 def test_depth_and_items_are_bounded() -> None:
-    """What is nested too deeply, and what comes after many items, is left out and said to be."""
+    """Content that is nested too deeply or beyond `MAX_ITEMS` is left out and marked or counted."""
     capturer = Capturer(CapturePolicy("full"))
     assert "nested too deeply" in str(capturer.value(nested(MAX_DEPTH + 1)).json)
     assert "bottom" in str(capturer.value(nested(MAX_DEPTH - 1)).json)
@@ -152,7 +152,7 @@ def test_depth_and_items_are_bounded() -> None:
     "value", [["x" * 900] * 1000, {f"k{n}": [["x" * 9] * 100] for n in range(1000)}, [[0] * 1000] * 1000]
 )
 def test_no_more_of_a_value_is_read_than_can_be_recorded(value: Any) -> None:
-    """Redactors see up to twice the bytes that are recorded; the rest is left out and counted."""
+    """Redactors see only a bounded part of a large value, and its recorded size counts the rest."""
     seen = []
 
     def note(path: Any, leaf: Any) -> Any:
@@ -170,7 +170,7 @@ def test_no_more_of_a_value_is_read_than_can_be_recorded(value: Any) -> None:
     "place", ["token: a, ", "token=,", 'api_key="', "key", "--ab c ", "4111 1111 1111 1111 ", "://a:b@c "]
 )
 def test_a_value_made_of_secrets_is_examined_up_to_a_bound(place: str, key: str) -> None:
-    """The search for secrets ends after work that depends on the bound; what follows is left out, never as it was."""
+    """A text full of secrets is left out beyond a bounded amount of work."""
     seen: list[str] = []
 
     def note(path: Any, leaf: Any) -> Any:
@@ -199,7 +199,7 @@ def test_a_value_made_of_secrets_is_examined_up_to_a_bound(place: str, key: str)
     ],
 )
 def test_honest_texts_are_examined_to_their_end(line: str) -> None:
-    """Names, addresses and digits as dense as logs have them stay below the bound of what is recorded."""
+    """Ordinary texts with names, addresses and digits are not left out for the work they take."""
     texts = [line * (1000 // len(line))] * 32
     recorded = Capturer(CapturePolicy()).value(texts)
     assert LEFT_OUT not in str(recorded.json)
@@ -207,7 +207,7 @@ def test_honest_texts_are_examined_to_their_end(line: str) -> None:
 
 
 def test_no_part_of_a_message_loses_its_content_alone() -> None:
-    """Wherever the part of a value that is read ends, a part of a message with a type has content."""
+    """A recorded part of a message with a type always has content."""
     for length in range(60, 140):
         message = {"role": "assistant", "parts": [{"type": "text", "content": "x" * length}] * 30}
         parts = parsed(Capturer(CapturePolicy(max_bytes=1024)).value(message).json)["parts"]
@@ -215,7 +215,7 @@ def test_no_part_of_a_message_loses_its_content_alone() -> None:
 
 
 def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
-    """Whole items are kept from the front; the others are counted."""
+    """A long list keeps whole items from the front, and the others are counted."""
     recorded = Capturer(SMALL).value(["x" * 50] * 1000)
     kept = parsed(recorded.json)
     assert kept == ["x" * 50] * len(kept)
@@ -224,7 +224,7 @@ def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
 
 @pytest.mark.parametrize("item", [["x" * 100] * 8, {"text": "x" * 500, "others": ["x" * 100] * 4}])
 def test_the_first_item_of_a_list_is_shortened_if_none_fits(item: Any) -> None:
-    """A list of large items has its first one, shortened, and the number of the others."""
+    """A list of large items keeps its first one shortened, and the others are counted."""
     recorded = Capturer(CapturePolicy(max_bytes=640)).value([item] * 3)
     (kept,) = parsed(recorded.json)
     assert "x" * 16 in str(kept)
@@ -232,14 +232,14 @@ def test_the_first_item_of_a_list_is_shortened_if_none_fits(item: Any) -> None:
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    """The beginning stays, and how much is missing."""
+    """A long text keeps its beginning and the number of missing characters."""
     text = parsed(Capturer(CapturePolicy("full", max_bytes=1024)).value("x" * 2000).json)
     assert text == "x" * 512 + "… [1488 more characters]"
 
 
 @pytest.mark.parametrize("before", range(0, 40, 3))
 def test_a_cut_leaves_no_half_of_a_secret(before: int) -> None:
-    """A secret across the cut is recognised all the same, in values and in texts of errors."""
+    """A secret across the cut is masked, in values and in texts of errors."""
     secret = "postgres://app:correct-horse-battery-staple@db/x"
     policy = CapturePolicy(max_bytes=1024)
     in_value = "x" * (512 - before) + secret + "y" * 5000
@@ -250,7 +250,7 @@ def test_a_cut_leaves_no_half_of_a_secret(before: int) -> None:
 
 
 def test_redactors_see_every_leaf_with_the_keys_that_lead_to_it() -> None:
-    """Items of a list have the path of the list; a redactor may return another type."""
+    """Redactors get every leaf with the keys that lead to it, and may return another type."""
     seen = []
 
     def note(path: Any, value: Any) -> Any:
@@ -264,12 +264,12 @@ def test_redactors_see_every_leaf_with_the_keys_that_lead_to_it() -> None:
 
 
 def test_full_is_not_redacted() -> None:
-    """Mode `full` records secrets, as was asked for."""
+    """Mode `full` records secrets unchanged."""
     assert parsed(Capturer(CapturePolicy("full")).value({"password": "hunter2"}).json) == {"password": "hunter2"}
 
 
 def test_definitions_keep_their_schema_words() -> None:
-    """A parameter called `password` is no password; a secret in a default is one."""
+    """A parameter named `password` stays in a recorded definition, and a secret in its default is masked."""
     schema = {"type": "object", "properties": {"password": {"type": "string", "default": "sk-abcdefghijklmnop"}}}
     definition = ToolDefinition(name="a", description="d", parameters=schema)
     (recorded,) = parsed(Capturer(CapturePolicy()).definitions([definition]).json)
@@ -277,14 +277,14 @@ def test_definitions_keep_their_schema_words() -> None:
 
 
 def test_the_digest_is_of_redacted_content() -> None:
-    """A digest tells nothing of a secret: it is the same for another one."""
+    """The digest of a value does not depend on its secrets."""
     capturer = Capturer(CapturePolicy())
     assert capturer.value({"password": "a"}).digest == capturer.value({"password": "b"}).digest
     assert capturer.value({"user": "a"}).digest != capturer.value({"user": "b"}).digest
 
 
 def test_a_message_is_recorded_once() -> None:
-    """A conversation that goes on costs only what is new."""
+    """A message that was recorded before costs nothing when the conversation goes on."""
     counted: list[Any] = []
 
     def count(path: Any, value: Any) -> Any:
@@ -300,7 +300,7 @@ def test_a_message_is_recorded_once() -> None:
 
 
 def test_another_conversation_starts_anew() -> None:
-    """A conversation that is no continuation is recorded as what it is."""
+    """Another conversation is recorded as by a fresh capturer."""
     capturer = Capturer(CapturePolicy())
     first, second = Message("user", "first"), Message("user", "second")
     capturer.messages((first, second))
@@ -309,7 +309,7 @@ def test_another_conversation_starts_anew() -> None:
 
 
 def test_an_answer_has_one_finish_reason() -> None:
-    """One that the message brought with it is not repeated."""
+    """A recorded answer has one finish reason, even if its message has one too."""
     for message in (Message("assistant", "x"), Message("assistant", "x", "stop")):
         recorded = Capturer(CapturePolicy()).answer(message, "stop").json
         assert str(recorded).count("finish_reason") == 1
@@ -317,7 +317,7 @@ def test_an_answer_has_one_finish_reason() -> None:
 
 
 def test_secrets_in_arguments_and_results_are_masked() -> None:
-    """Content of tool calls is redacted like any other."""
+    """Secrets in arguments and results of tool calls are masked."""
     messages = (
         Message("assistant", [ToolCall("login", {"password": "hunter2"}, "c1")]),
         Message("tool", [ToolResult("c1", {"access_token": "hunter2", "n": 1})]),

@@ -60,7 +60,7 @@ values = st.recursive(
 
 
 def parsed(text: str) -> Any:
-    """Parse JSON, and what is JSON within its strings."""
+    """Return the data of a JSON text, also of JSON in its strings."""
     value = json.loads(text)
     return parsed(value) if isinstance(value, str) else value
 
@@ -112,7 +112,7 @@ def nested(value: Any, depth: int) -> Any:
 @example(value={"note": f"token='{MARK}' \"x\\"})
 @settings(deadline=None, max_examples=60)
 def test_masked_documents_stay_valid_and_keep_no_secret(form: str, value: Any) -> None:
-    """Below names of secrets and beside them, at any depth, whatever characters the secret has."""
+    """A masked document stays readable and has no secret, at any depth."""
     write, read = FORMS[form]
     found = masked(write(value))
     read(found)
@@ -121,7 +121,7 @@ def test_masked_documents_stay_valid_and_keep_no_secret(form: str, value: Any) -
 
 @pytest.mark.parametrize("form", FORMS)
 def test_text_is_masked_as_data_is(form: str) -> None:
-    """What is recorded of a document in a text is what is recorded of its data."""
+    """A document in a text is masked like its data."""
     write, read = FORMS[form]
     value = {
         "credentials": {"google": {"value": "X1", "scopes": ["a1", 2, 3.5]}, "n": 7},
@@ -140,7 +140,7 @@ def test_text_is_masked_as_data_is(form: str) -> None:
 
 @pytest.mark.parametrize("depth", [2, 30, 1000, 10_000])
 def test_depth_hides_nothing(depth: int) -> None:
-    """A text may be nested deeper than data that is recorded."""
+    """A secret in a deeply nested text is masked."""
     opening, closing = '{"credentials": ' + '[{"a": ' * depth, "}]" * depth + "}"
     assert masked(f'{opening}"{MARK}"{closing}') == f'{opening}"{MASK}"{closing}'
 
@@ -170,7 +170,7 @@ def test_depth_hides_nothing(depth: int) -> None:
     ],
 )
 def test_what_surrounds_a_secret_stays(text: str, expected: str) -> None:
-    """Documents between words, cut off ones, and those with escapes that hide a name or a token."""
+    """Masking keeps the text around a secret, also in documents that are cut off or have escapes."""
     assert masked(text) == expected
     assert masked(expected) == expected
 
@@ -197,7 +197,7 @@ WORST = [
 
 @pytest.mark.parametrize("piece", WORST)
 def test_no_document_takes_long(piece: str) -> None:
-    """The work for a text that nearly is a document grows with its length only: twice the text, twice the work."""
+    """Twice the text that is nearly a document takes at most twice the work."""
     start = '{"password": "x1"} [value '
     _, once = mask_text(start + piece * (50_000 // len(piece)))
     _, twice = mask_text(start + piece * (100_000 // len(piece)))
@@ -209,20 +209,20 @@ def test_no_document_takes_long(piece: str) -> None:
     ["https://h.example/a ", "sshpass -p $P ", "_.-_.-_.-_.-_.-_.-_.-_.-", "a token of text ", 'key ["\\a", 1] '],
 )
 def test_short_texts_count(piece: str) -> None:
-    """A thousand texts that are searched are more work than one text with all of it."""
+    """A thousand searches of a short text count as more work than one search of the whole."""
     alone, together = mask_text(piece)[1], mask_text(piece * 1000)[1]
     assert 1000 * alone >= together + 3000
 
 
 @pytest.mark.parametrize("piece", ["input_value=.", "input_value={'a...b' ", "_.-~"])
 def test_places_without_a_secret_count(piece: str) -> None:
-    """Shortened inputs, and separators that a token may follow."""
+    """Places that may have a secret count as work even if they have none."""
     assert mask_text(piece * 1000)[1] >= 1000
 
 
 @pytest.mark.parametrize("piece", WORST)
 def test_work_is_bounded(piece: str) -> None:
-    """A text that takes too much work is left out, never recorded as it was."""
+    """A text that takes too much work is recorded left out or masked."""
     text = '{"password": "' + MARK + '"} [value ' + piece * (16_000 // len(piece))
     recorded = str(Capturer(CapturePolicy()).value([text] * 5).json)
     assert MARK not in recorded

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 def saying(name: str, answer: str, **options: Any) -> Tool:
-    """Return a tool that answers with who it is."""
+    """Return a tool that answers with the name of its provider."""
 
     async def run(arguments: Any, ctx: object) -> str:
         return answer
@@ -35,7 +35,7 @@ class Listing:
         self.tools: Sequence[Tool] = tools
 
     def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        """Return what there is now."""
+        """Return the current list of tools."""
         return self.tools
 
 
@@ -63,7 +63,7 @@ def offers(model: ScriptedModel, request: int = 0) -> list[str]:
 async def test_a_policy_decides_which_tool_has_the_name(
     telemetry: Captured, policy: Any, offered: list[str], answer: str, offered_as: str | None
 ) -> None:
-    """What is offered under the name is what is dispatched, and one event of the run names both sides."""
+    """The policy decides which tool is offered and called under a name, and one event names both sides."""
     model = ScriptedModel(ToolCall("find"), ToolCall("read"), "done")
     result = await within(Agent("a", model=model, providers=two(), collisions=policy).run("x"))
     assert offers(model) == offered
@@ -79,14 +79,14 @@ async def test_a_policy_decides_which_tool_has_the_name(
 
 
 async def test_a_tool_under_another_name_can_be_called() -> None:
-    """With the policy `prefix` both tools are there, each under its own name."""
+    """With the policy `prefix` both tools can be called, each under its own name."""
     model = ScriptedModel([ToolCall("find", id="1"), ToolCall("tickets__find", id="2")], "done")
     result = await within(Agent("a", model=model, providers=two(), collisions="prefix").run("x"))
     assert [part.to_dict()["response"] for part in result.messages[2].parts] == ["wiki finds", "tickets finds"]
 
 
 async def test_a_name_made_of_a_place_fits_models() -> None:
-    """A provider's id of any kind gives a name of 64 characters that is the same each time."""
+    """A provider's id of any kind gives a prefixed name of 64 characters, the same each time."""
     odd = "gated(discovery:" + "ö" + "o" * 80 + ")"
     names = []
     for _ in range(2):
@@ -99,7 +99,7 @@ async def test_a_name_made_of_a_place_fits_models() -> None:
 
 
 async def test_a_collision_that_comes_later_is_told_when_it_comes(telemetry: Captured) -> None:
-    """An event for each change, not for each iteration."""
+    """A collision that begins later is an event when it begins, and not again in each iteration."""
     wiki, tickets = Listing("wiki", saying("find", "x")), Listing("tickets")
 
     def collide(request: object) -> ToolCall:
@@ -112,13 +112,13 @@ async def test_a_collision_that_comes_later_is_told_when_it_comes(telemetry: Cap
 
 
 async def test_two_names_that_are_one_are_refused_by_default() -> None:
-    """The error names both sides and says which options there are."""
+    """A collision is refused by default, and the error names both sides and the options."""
     with pytest.raises(ToolNameCollision, match=r"offered by both 'wiki' and 'tickets'.*collisions='first'"):
         await within(Agent("a", model=ScriptedModel(), providers=two()).run("x"))
 
 
 def test_a_policy_that_there_is_not_is_refused() -> None:
-    """When the agent is made."""
+    """An unknown collision policy is refused when the agent is made."""
     policy: Any = "whatever"
     with pytest.raises(
         ConfigError, match="unknown collision policy collisions='whatever'; use one of 'error', 'first'"
@@ -128,7 +128,7 @@ def test_a_policy_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["tool_search", "__lazy__tool__discovery__", "load_skill"])
 async def test_reserved_names_are_refused(name: str) -> None:
-    """A tool of such a name is refused clearly, from wherever it comes."""
+    """A tool with a reserved name is refused, from the application and from a provider."""
     with pytest.raises(InvalidCatalog, match=f"'{name}' is reserved for"):
         Agent("a", model=ScriptedModel(), tools=[saying(name, "x")])
     agent = Agent("a", model=ScriptedModel(), providers=[static_tools([saying(name, "x")])])

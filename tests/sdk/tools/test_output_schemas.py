@@ -1,4 +1,4 @@
-"""JSON Schemas of what tools return: where they come from, who sees them, and results that do not fit."""
+"""JSON Schemas of results of tools: their sources, their readers, and results that do not fit."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ PLACE: Final = {
     ids=str,
 )
 def test_a_structured_return_type_gives_a_schema(hint: Any, schema: Any) -> None:
-    """Models, dataclasses, typed dictionaries, and lists and dictionaries of types say what a result is."""
+    """Models, dataclasses, typed dictionaries, and lists and dictionaries of types give an output schema."""
     found = returning(hint).output_schema
     assert found is not None
     assert found == schema
 
 
 def test_a_recursive_type_gives_a_schema_of_an_object() -> None:
-    """The object is at the root, where MCP requires it, and not behind a reference."""
+    """The output schema of a recursive type has the object at its root."""
     schema = returning(Node).output_schema
     assert schema is not None
     assert schema["type"] == "object"
@@ -157,7 +157,7 @@ def test_a_recursive_type_gives_a_schema_of_an_object() -> None:
 
 
 class Odd:
-    """No JSON."""
+    """A type without a JSON Schema."""
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ class Odd:
     ids=str,
 )
 async def test_other_return_types_give_none(hint: Any) -> None:
-    """Texts, untyped data, content and what has no JSON Schema: the tool is made and works as before."""
+    """Texts, untyped data, content and types without a JSON Schema give no output schema."""
     made = returning(hint, "fine")
     assert made.output_schema is None
     assert (await result_of(made)).response == "fine"
 
 
 def test_a_function_without_annotation_has_none() -> None:
-    """Nothing is known of its results."""
+    """A function without a return annotation has no output schema."""
 
     def work(a: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
         return a
@@ -187,7 +187,7 @@ def test_a_function_without_annotation_has_none() -> None:
 
 
 def test_a_given_schema_wins_and_none_takes_it_away() -> None:
-    """`tool(output_schema=)` replaces what the annotation says."""
+    """`tool(output_schema=)` replaces or removes the schema of the annotation."""
     assert returning(Place, output_schema=DAYS).output_schema == DAYS
     assert returning(Place, output_schema=None).output_schema is None
     assert given_tool(None).output_schema == DAYS
@@ -195,14 +195,14 @@ def test_a_given_schema_wins_and_none_takes_it_away() -> None:
 
 @pytest.mark.parametrize("execution", ["same-invocation", "external-dispatch"])
 def test_asynchronous_tools_have_no_schema(execution: Any) -> None:
-    """The model reads that such a call is running; a given schema is refused."""
+    """An asynchronous tool has no output schema, and a given one is refused."""
     assert returning(Place, execution=execution).output_schema is None
     with pytest.raises(ConfigError, match=r"Tool\('work'.*output_schema has no meaning with execution"):
         returning(Place, execution=execution, output_schema=DAYS)
 
 
 def test_an_unknown_option_is_refused() -> None:
-    """The error says what there is."""
+    """The error about an unknown `on_invalid_output` names the known values."""
     with pytest.raises(ConfigError, match=r"unknown on_invalid_output 'warn'; use 'error', 'report' or None"):
         given_tool(None, on_invalid_output="warn")
 
@@ -211,7 +211,7 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 def test_digests_of_tools_without_a_schema_stay() -> None:
-    """Prompt caches, pins and stored catalogues of earlier versions hold."""
+    """The digest of a tool without an output schema is that of earlier versions."""
 
     @tool
     async def weather(city: str, days: int = 1) -> str:
@@ -224,7 +224,7 @@ def test_digests_of_tools_without_a_schema_stay() -> None:
 
 
 async def test_a_model_gets_the_schema() -> None:
-    """It is in the definition, the digests of tool and catalogue, and the request."""
+    """The output schema is in the definition, the request and the digest."""
     made, bare = given_tool({"days": []}), given_tool({"days": []}, output_schema=None)
     assert made.digest != bare.digest
     model = ScriptedModel(ToolCall("work", {}), "done")
@@ -236,7 +236,7 @@ async def test_a_model_gets_the_schema() -> None:
 
 
 def test_the_records_of_a_catalogue_have_it() -> None:
-    """So does the option, unless it is the default."""
+    """The record of a catalogue has the output schema and an option that is not the default."""
     tools = (given_tool(None, on_invalid_output="report"), given_tool(None, output_schema=None))
     policy = CapturePolicy("redacted")
     text = catalog_json(CatalogListing(provider_id="p", digest="", tools=tools, policy=policy))
@@ -247,7 +247,7 @@ def test_the_records_of_a_catalogue_have_it() -> None:
 
 
 def test_a_registry_lists_it() -> None:
-    """As a copy, beside the parameters; tools without one have no such key."""
+    """A registry lists a copy of the output schema, and no key for tools without one."""
     registry = ToolRegistry([given_tool(None), returning(str).named("other")])
     other, work = registry.list_schemas()
     assert work["outputSchema"] == DAYS
@@ -257,7 +257,7 @@ def test_a_registry_lists_it() -> None:
 
 
 async def test_a_discovered_tool_with_a_schema_is_not_redefined(telemetry: Captured) -> None:
-    """What a search tells of a tool is compared with the same parts of its definition, also in a later run."""
+    """A discovered tool with an output schema is not reported as redefined, also in a later run."""
     made = given_tool({"days": []}, lazy=True)
     calls: list[Any] = [ToolCall("__lazy__tool__discovery__", {"toolNames": ["work"]}), ToolCall("work", {}), "done"]
     agent = Agent("a", model=ScriptedModel(*calls, ToolCall("work", {}), "again"), tools=[made], telemetry=telemetry)
@@ -274,7 +274,7 @@ async def test_a_discovered_tool_with_a_schema_is_not_redefined(telemetry: Captu
 @settings(max_examples=100, deadline=None)
 @given(kind=KINDS)
 def test_a_value_of_the_return_type_fits(kind: Kind) -> None:
-    """For any type with a schema, the JSON that a model would read of a value is valid."""
+    """A result of the annotated type fits the output schema."""
     made = returning(kind.hint, kind.value)
     agent = Agent("a", model=ScriptedModel(ToolCall("work", {}), "done"), tools=[made])
     [result] = (part for message in agent.run_sync("go").messages for part in message.tool_results)
@@ -295,7 +295,7 @@ def test_a_value_of_the_return_type_fits(kind: Kind) -> None:
     ids=str,
 )
 async def test_a_result_that_does_not_fit_is_an_error(telemetry: Captured, value: Any, problem: str) -> None:
-    """It names the path and no value; the span, the event and the metric have `invalid_output`."""
+    """A result that does not fit is an error with the path and without the value."""
     result = await result_of(given_tool(value), telemetry=telemetry)
     assert result.is_error
     assert result.response == f"The result of 'work' does not fit its output schema, and is withheld: {problem}."
@@ -307,14 +307,14 @@ async def test_a_result_that_does_not_fit_is_an_error(telemetry: Captured, value
 
 @pytest.mark.parametrize("value", [Parts((TextPart("fine"),), {"days": []}), {"days": [{"high": 1.5}]}], ids=str)
 async def test_a_result_that_fits_is_passed_on(telemetry: Captured, value: Any) -> None:
-    """Structured content counts where there is other content; nothing else is seen."""
+    """A result that fits is passed on unchanged, structured content included."""
     result = await result_of(given_tool(value), telemetry=telemetry)
     assert (result.is_error, result.response) == (False, tuple(value) if isinstance(value, tuple) else value)
     assert not [event for event in telemetry.events if event.name == "tool.output_invalid"]
 
 
 async def test_a_sync_tool_is_checked_too() -> None:
-    """Its result comes from a thread."""
+    """The result of a sync tool is checked."""
 
     @tool
     def work() -> list[int]:
@@ -325,7 +325,7 @@ async def test_a_sync_tool_is_checked_too() -> None:
 
 
 async def test_a_reported_misfit_is_let_through(telemetry: Captured) -> None:
-    """The model gets the result; an event and an event of the span say what is wrong, with path and call."""
+    """With `on_invalid_output="report"` a result that does not fit is passed on, with an event about the fault."""
     result = await result_of(given_tool({"days": ["hunter2"]}, on_invalid_output="report"), telemetry=telemetry)
     assert (result.is_error, result.response) == (False, {"days": ["hunter2"]})
     problem = 'days.0: the value is not of type "object"'
@@ -339,7 +339,7 @@ async def test_a_reported_misfit_is_let_through(telemetry: Captured) -> None:
 
 
 async def test_the_problem_is_content() -> None:
-    """A pipeline that records no content has the event without it."""
+    """The event about a misfit has no problem text if no content is recorded."""
     with Captured(capture=CapturePolicy("off"), fixed=False, recorder=None) as telemetry:
         await result_of(given_tool({"days": 1}, on_invalid_output="report"), telemetry=telemetry)
     [event] = [event for event in telemetry.events if event.name == "tool.output_invalid"]
@@ -348,13 +348,13 @@ async def test_the_problem_is_content() -> None:
 
 
 async def test_a_tool_may_be_left_unchecked() -> None:
-    """With `on_invalid_output=None` the schema only describes."""
+    """With `on_invalid_output=None` results are not checked."""
     result = await result_of(given_tool({"days": 1}, on_invalid_output=None))
     assert (result.is_error, result.response) == (False, {"days": 1})
 
 
 async def test_a_large_result_is_checked_whole() -> None:
-    """Before it is cut for the model."""
+    """A large result is checked before it is cut for the model."""
     days = {"days": [{"high": 1.0}] * 20_000}
     fits = await result_of(given_tool(days), limits=Limits(max_result_bytes=1000))
     assert "[cut: over 1,000 bytes in all" in str(fits.response)
@@ -363,13 +363,13 @@ async def test_a_large_result_is_checked_whole() -> None:
 
 
 async def test_a_result_that_is_no_json_says_so() -> None:
-    """As without a schema."""
+    """The error about a result that is no JSON is the same as without a schema."""
     result = await result_of(given_tool(object()))
     assert result.response == "The tool returned an object of type object that cannot be turned into JSON."
 
 
 async def test_a_call_outside_of_a_run_is_checked(telemetry: Captured) -> None:
-    """By `observe`, as by a run."""
+    """`observe` checks the results of calls."""
     tools = [given_tool({}), given_tool({}, on_invalid_output="report").named("other")]
     observed = observe(static_tools(tools), telemetry=telemetry)
     refused, reported = await within(observed.call_tool("work")), await within(observed.call_tool("other"))
@@ -379,7 +379,7 @@ async def test_a_call_outside_of_a_run_is_checked(telemetry: Captured) -> None:
 
 
 async def test_a_reliability_rule_may_retry_a_misfit() -> None:
-    """A result that does not fit is a failure like others."""
+    """A reliability rule may repeat a call whose result does not fit."""
     answers: Iterator[Any] = iter([{}, {"days": []}])
 
     async def run(arguments: Any, ctx: object) -> Any:
@@ -392,7 +392,7 @@ async def test_a_reliability_rule_may_retry_a_misfit() -> None:
 
 
 async def test_a_broken_schema_is_a_broken_tool(telemetry: Captured) -> None:
-    """A provider that lists one fails, or leaves the tool out, as with a broken input schema."""
+    """A tool with a broken output schema fails its provider, or is quarantined."""
     broken = given_tool(None, output_schema={"type": "objekt"})
     failing = DiscoveryProvider(FakeHub([broken]), id="hub")
     with pytest.raises(InvalidCatalog, match="the output schema of tool 'work' is broken"):
@@ -404,7 +404,7 @@ async def test_a_broken_schema_is_a_broken_tool(telemetry: Captured) -> None:
 
 
 async def test_a_schema_may_be_of_anything() -> None:
-    """Unlike that of arguments, it need not be of an object."""
+    """An output schema need not be of an object."""
     schema = {"type": "array", "items": {"type": "integer"}}
     assert (await result_of(given_tool([1], output_schema=schema))).response == [1]
     assert (await result_of(given_tool("a", output_schema={"enum": ["a"]}))).response == "a"
@@ -412,7 +412,7 @@ async def test_a_schema_may_be_of_anything() -> None:
 
 
 async def test_a_copy_of_a_tool_keeps_the_check() -> None:
-    """A renamed tool, and one with another function."""
+    """A renamed copy of a tool with another function still checks its results."""
 
     async def other(arguments: Any, ctx: object) -> Any:
         return {}

@@ -48,7 +48,7 @@ def function_with(hint: Any, default: Any, description: str | None) -> Callable[
 def test_what_a_field_says_is_in_the_schema_and_the_call(
     kind: Kind, facts: Mapping[str, Any], docstring: str | None, place: str
 ) -> None:
-    """For any type: its facts are those of the property, the rest is the type's schema, and the call gets the value."""
+    """The facts of a `Field` are in the parameter's schema, beside those of the type, and the call gets the value."""
     field = Field(**facts)
     if place == "annotation":
         made = tool(function_with(Annotated[kind.hint, field], ..., docstring))
@@ -66,7 +66,7 @@ def test_what_a_field_says_is_in_the_schema_and_the_call(
 @settings(max_examples=100, deadline=None)
 @given(kind=KINDS, place=st.sampled_from(["annotation", "parameter", "field", "factory"]))
 def test_a_default_of_a_field_is_that_of_the_parameter(kind: Kind, place: str) -> None:
-    """Wherever a default is, the parameter is optional, and a call without it gets the default."""
+    """A parameter with a default, wherever it stands, is optional, and a call without it gets the default."""
     hint = kind.hint
     functions = {
         "annotation": lambda: function_with(Annotated[hint, Field(default=kind.value)], ..., None),
@@ -80,7 +80,7 @@ def test_a_default_of_a_field_is_that_of_the_parameter(kind: Kind, place: str) -
 
 
 def test_constraints_of_a_field_are_checked() -> None:
-    """They are in the schema, beside the description, and refuse a call."""
+    """Constraints of a `Field` are in the schema, and a call that violates them is refused."""
 
     @tool
     def find(
@@ -99,7 +99,7 @@ def test_constraints_of_a_field_are_checked() -> None:
 
 
 def test_the_annotation_wins_over_the_docstring() -> None:
-    """Where only one of them describes a parameter, it does."""
+    """The description in an annotation wins over the docstring, which describes the other parameters."""
 
     @tool
     def find(
@@ -121,7 +121,7 @@ def test_the_annotation_wins_over_the_docstring() -> None:
 
 
 def test_a_field_may_be_in_an_annotation_and_a_default() -> None:
-    """Each adds what the other does not say; the default wins, as in a model."""
+    """A `Field` as the default adds to the one in the annotation, and wins over it."""
 
     def find(a: Annotated[str, Field(description="d", title="T", min_length=2)] = Field("ab", title="U")) -> str:
         return a
@@ -133,7 +133,7 @@ def test_a_field_may_be_in_an_annotation_and_a_default() -> None:
 
 
 def test_two_parameters_of_one_alias_are_refused() -> None:
-    """One of them could not be given."""
+    """Two parameters with one alias are refused."""
 
     def find(a: Annotated[str, Field(alias="x")], x: str) -> str:
         return a + x
@@ -144,7 +144,7 @@ def test_two_parameters_of_one_alias_are_refused() -> None:
 
 @pytest.mark.anyio
 async def test_a_model_calls_a_tool_by_its_aliases() -> None:
-    """The model gives the alias; the function gets its own parameter, and the value that a field says."""
+    """A model gives the alias of a parameter, and the function gets its own parameter and the default of a `Field`."""
 
     @tool
     async def send(

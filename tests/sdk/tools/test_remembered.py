@@ -1,4 +1,4 @@
-"""Catalogues that are remembered, so that work on them is done once, and for how long."""
+"""Remembered catalogues, and how long they are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(count: int) -> list[Tool]:
 
 
 class Copying:
-    """Lists the same tools in another sequence each time."""
+    """A provider that lists the same tools in another sequence each time."""
 
     id = "copying"
 
@@ -34,7 +34,7 @@ class Copying:
         self._kind = kind
 
     def list_tools(self, ctx: DiscoveryContext) -> Any:
-        """Return a copy."""
+        """Return a copy of the tools."""
         return self._kind(self._tools)
 
 
@@ -48,7 +48,7 @@ class Copying:
     ],
 )
 async def test_the_same_tools_are_one_catalogue(telemetry: Captured, provider: ToolProvider) -> None:
-    """Also in a new sequence: it is not checked, hashed or indexed again, nor kept a second time."""
+    """The same tools are one catalogue, also in a new sequence."""
     lister, scope = Lister(provider), Scope(run_id="r1", pipeline=telemetry)
     token = enter_scope(scope)
     try:
@@ -59,7 +59,7 @@ async def test_the_same_tools_are_one_catalogue(telemetry: Captured, provider: T
 
 
 def test_as_many_tools_are_remembered_as_memory_is_given_for() -> None:
-    """What was not used for the longest time goes first; the newest stays, however big it is."""
+    """The catalogue that was not used for the longest time is forgotten first, and the newest one is always kept."""
     remembered: Remembered[str] = Remembered(most_tools=10)
     for key in "abc":
         remembered.put(key, key, 3)
@@ -74,7 +74,7 @@ def test_as_many_tools_are_remembered_as_memory_is_given_for() -> None:
 
 
 def test_as_many_catalogues_are_remembered_as_there_is_a_use_for() -> None:
-    """However small they are."""
+    """At most `MOST` catalogues are remembered, however small they are."""
     remembered: Remembered[int] = Remembered()
     for number in range(3 * MOST):
         remembered.put(number, number, 0)

@@ -29,7 +29,7 @@ def read(function: Any) -> Signature:
 
 
 def test_types_defaults_and_descriptions_become_a_schema() -> None:
-    """A schema says what the signature and the docstring say, without titles."""
+    """A schema has the types, defaults and descriptions of a function, without titles."""
 
     def search(query: str, limit: Annotated[int, Field(ge=1)] = 10, *, kind: Literal["a", "b"] | None = None) -> str:
         """Search the index.
@@ -66,7 +66,7 @@ def test_types_defaults_and_descriptions_become_a_schema() -> None:
     "style", ["Args:\n    x: The number.", ":param x: The number.", "Parameters\n----------\nx\n    The number."]
 )
 def test_docstrings_of_all_styles_describe_parameters(style: str) -> None:
-    """Google, Sphinx and NumPy docstrings are understood."""
+    """Google, Sphinx and NumPy docstrings describe the parameters."""
 
     def halve(x: int) -> int:
         return x // 2
@@ -78,7 +78,7 @@ def test_docstrings_of_all_styles_describe_parameters(style: str) -> None:
 
 
 def test_the_context_is_no_argument() -> None:
-    """The parameter annotated with the context type is not offered to the model."""
+    """The parameter of the context type is not in the schema."""
 
     def look(x: int, run: ToolContext) -> int:
         return x
@@ -89,7 +89,7 @@ def test_the_context_is_no_argument() -> None:
 
 
 def test_arguments_are_bound_to_the_annotated_types() -> None:
-    """Nested data becomes the annotated classes; what is missing gets its default."""
+    """Arguments are bound to the annotated classes, and missing ones get their defaults."""
 
     def send(to: Address, lines: list[int], urgent: bool = False) -> None:
         pass
@@ -114,7 +114,7 @@ def test_a_default_is_not_shared_between_calls() -> None:
 
 @pytest.mark.parametrize("arguments", [{"pin": "hunter2"}, {"pin": {"deep": "hunter2"}}, {}, {"pin": 1, "hunter": 2}])
 def test_arguments_that_do_not_fit_are_refused_without_their_values(arguments: dict[str, Any]) -> None:
-    """The error names the argument and what was expected, and repeats no value."""
+    """The error about an argument that does not fit names it and the expected type, and repeats no value."""
 
     def unlock(pin: int) -> None:
         pass
@@ -126,7 +126,7 @@ def test_arguments_that_do_not_fit_are_refused_without_their_values(arguments: d
 
 
 def test_parameters_may_have_any_name() -> None:
-    """Names that pydantic keeps for itself are names like others."""
+    """A parameter may have a name that pydantic uses itself."""
 
     def odd(json: str, schema: str, copy: int, model_dump: int, _x: int, model_config: int = 3) -> None:
         pass
@@ -140,7 +140,7 @@ def test_parameters_may_have_any_name() -> None:
 
 
 def test_functions_behind_partial_and_callable_objects_are_read() -> None:
-    """Hints and docstring come from what was written, the parameters from what is left of it."""
+    """A partial and a callable object are read like functions."""
 
     def add(a: int, b: int) -> int:
         """Add two numbers."""
@@ -161,7 +161,7 @@ class Colour(enum.Enum):
 
 
 class Untitled(GenerateJsonSchema):
-    """Schemas without the titles that repeat names."""
+    """Generator of schemas without titles."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: D102  (as in the base)
         return False
@@ -194,7 +194,7 @@ class Untitled(GenerateJsonSchema):
 )
 @pytest.mark.parametrize("description", [None, "What it is."])
 def test_a_schema_is_that_of_pydantic(hint: Any, default: Any, description: str | None) -> None:
-    """Schemas are those of a model with these fields, with the keys in the same order: digests cover it."""
+    """The schema of a function is that of a pydantic model with the same fields, in the same order."""
 
     def work(x: Any, y: Any = None) -> None:
         pass
@@ -212,15 +212,15 @@ def test_a_schema_is_that_of_pydantic(hint: Any, default: Any, description: str 
 
 
 def positional(x: int, /) -> None:
-    """Take what cannot be named."""
+    """Take a parameter that cannot be named."""
 
 
 def variadic(*args: int) -> None:
-    """Take any number."""
+    """Take any number of arguments."""
 
 
 def keywords(**kwargs: int) -> None:
-    """Take any name."""
+    """Take arguments of any name."""
 
 
 def unresolved(x: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821  (that is what is tested)
@@ -228,12 +228,12 @@ def unresolved(x: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821 
 
 
 def lock(x: threading.Thread) -> None:
-    """Take what is no JSON."""
+    """Take an argument that is no JSON."""
 
 
 @pytest.mark.parametrize("function", [positional, variadic, keywords, unresolved, lock])
 def test_what_cannot_be_described_is_refused(function: Any) -> None:
-    """The error names the tool."""
+    """The error about a function that cannot be described names the tool."""
     with pytest.raises(ConfigError, match=f"tool '{function.__name__}'"):
         read(function)
 
@@ -268,7 +268,7 @@ CYCLIC["properties"] = {"a": CYCLIC}
     ],
 )
 def test_broken_schemas_are_refused(schema: Any) -> None:
-    """Whatever a hub sends as a schema is a schema or a ValueError of one line."""
+    """A broken schema raises a `ValueError` of one line."""
     with pytest.raises(ValueError, match=r".") as caught:
         Validator(schema)
     assert "\n" not in str(caught.value)
@@ -276,17 +276,17 @@ def test_broken_schemas_are_refused(schema: Any) -> None:
 
 @pytest.mark.parametrize("keyword", ["$schema", "$ref"])
 def test_nothing_is_fetched_for_a_schema(keyword: str) -> None:
-    """A hub cannot make us request an address by naming it in a schema."""
+    """A schema with a URL causes no request."""
     requested: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """Note that somebody asked."""
+            """Note the request."""
             requested.append(self.path)
             self.send_error(404)
 
         def log_message(self, *_: object) -> None:
-            """Be quiet."""
+            """Log nothing."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -309,7 +309,7 @@ def test_known_drafts_are_understood(draft: str) -> None:
 
 
 def test_issues_name_the_place_and_repeat_no_value() -> None:
-    """Each issue says where and what, and not what was there instead."""
+    """Each issue names the place and the problem, and repeats no value."""
     schema = {
         "type": "object",
         "properties": {"pin": {"type": "integer"}, "list": {"items": {"enum": ["a"]}}},
@@ -322,13 +322,13 @@ def test_issues_name_the_place_and_repeat_no_value() -> None:
 
 
 def test_issues_are_bounded() -> None:
-    """A thousand mistakes are not a thousand lines."""
+    """The number of issues is bounded."""
     schema = {"type": "object", "properties": {"list": {"items": {"type": "string"}}}}
     assert len(Validator(schema).issues({"list": [1] * 1000})) == MAX_ISSUES
 
 
 @pytest.mark.parametrize("value", ["\ud800", 10**5000, float("nan"), "\0"], ids=["surrogate", "big", "nan", "nul"])
 def test_odd_arguments_are_checked_like_others(value: Any) -> None:
-    """What JSON text can say and other formats cannot does not break the check."""
+    """Values that some formats cannot hold are checked like others."""
     validator = Validator({"type": "object", "properties": {"a": {"type": "boolean"}}})
     assert len(validator.issues({"a": value})) == 1

@@ -1,4 +1,4 @@
-"""Type hints of functions that become tools, beside those of `typing`."""
+"""Type hints of functions that become tools, compared with those of `typing`."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ FUNCTIONS = [simple, odd, literal, generic, reordered, wrapper, bare, functools.
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_hints_are_those_of_typing(function: Callable[..., Any]) -> None:
-    """Simple or not, in the same order, unions as they are written."""
+    """Type hints are those that `typing.get_type_hints` returns, in the same order."""
     assert repr(hints_of(function)) == repr(typing.get_type_hints(function, include_extras=True))
 
 
 def test_a_name_stands_for_what_it_is_now() -> None:
-    """A class that a notebook defines again is the new one."""
+    """A class that was defined again under its name is the new one in the hints."""
     for members in ("A", "B"):
         names: dict[str, Any] = {"Kind": Enum("Kind", members)}
         exec("from __future__ import annotations\ndef search(kind: Kind) -> str: ...", names)
@@ -94,7 +94,7 @@ def test_a_name_stands_for_what_it_is_now() -> None:
 
 @pytest.mark.parametrize("annotation", ["Missing", "int | 3", "list[", "Missing[int]", "int.x"])
 def test_hints_that_cannot_be_resolved_are_refused(annotation: str) -> None:
-    """The error names the tool."""
+    """The error about a hint that cannot be resolved names the tool."""
     names: dict[str, Any] = {}
     exec("def search(a): ...", names)
     names["search"].__annotations__ = {"a": annotation}
@@ -103,7 +103,7 @@ def test_hints_that_cannot_be_resolved_are_refused(annotation: str) -> None:
 
 
 def test_classes_are_called_with_types() -> None:
-    """What has a type parameter can be made with it, also where objects are frozen."""
+    """Generic classes of the SDK can be made with a type argument."""
     ends: dict[str, Any] = {"status": "completed", "messages": (), "usage": Usage(), "iterations": 1, "stop_reason": ""}
     Agent[int, str]("a", model=ScriptedModel("text"))
     DiscoveryProvider[int](FakeHub[int](), id="hub")
