@@ -55,13 +55,13 @@ app = FastAPI(lifespan=lifespan)
 
 
 class Question(BaseModel):
-    """What a client asks."""
+    """Question of a client."""
 
     text: str
 
 
 class Answer(BaseModel):
-    """What the agent answers, and the trace in which it did."""
+    """Answer of the agent, and the id of its trace."""
 
     text: str
     trace_id: str | None

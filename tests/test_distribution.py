@@ -1,4 +1,4 @@
-"""What is published: files of the sdist, dependencies and their licences, forms of the repository's host."""
+"""Contents of a release: files of the sdist, dependencies and their licences, and forms of the repository's host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMS = {
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="an unpacked sdist has no list of files to compare with")
 def test_the_sdist_has_what_the_repository_has() -> None:
-    """Each file and folder at the top is included, so that tests, demo and build work in an unpacked sdist."""
+    """The sdist includes each file and folder at the top of the repository."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -33,7 +33,7 @@ def test_the_sdist_has_what_the_repository_has() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems need other packages; the page is about Linux")
 def test_licences_of_dependencies_are_listed() -> None:
-    """The page has all packages that an installation brings, and the licences that they declare."""
+    """The page of licences has all packages that an installation brings, with the licences that they declare."""
     remedy = "Run PYTHONPATH=tests .venv/bin/python -m distribution.dependencies"
     assert dependencies.table() in dependencies.PAGE.read_text(encoding="utf-8"), remedy
 
@@ -60,7 +60,7 @@ def test_forms_follow_the_schema_of_the_host(schema: str) -> None:
 
 @pytest.mark.parametrize("name", FORMS["vendor.github-workflows"])
 def test_actions_are_pinned(name: str) -> None:
-    """Each action is a commit, with its tag as a comment; no job has rights that it does not name."""
+    """Each action is pinned to a commit with its tag as a comment, and no workflow may write by default."""
     text = (GITHUB / name).read_text(encoding="utf-8")
     used = re.findall(r"uses: (.+)", text)
     assert used

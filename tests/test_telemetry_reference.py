@@ -42,19 +42,19 @@ def rows(section: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", sorted(EMITTED))
 def test_each_attribute_is_described(name: str) -> None:
-    """It has a type, a meaning and an example."""
+    """Each attribute that is emitted is described with a type, a meaning and an example."""
     assert all(rows("Spans")[name])
 
 
 def test_no_attribute_is_made_up() -> None:
-    """Each that is described is a constant, and what a phase notes is described."""
+    """Each attribute that is described is emitted, and each that a phase notes is described."""
     assert set(rows("Spans")) == EMITTED
     assert {name for phase in PHASES for name in (*phase.names.values(), *phase.attributes)} <= EMITTED
 
 
 @pytest.mark.parametrize("metric", ALL_METRICS, ids=lambda metric: metric.name)
 def test_each_metric_is_described(metric: semconv.Metric) -> None:
-    """With its type, unit, labels, meaning and buckets."""
+    """Each metric is described with its type, unit, labels, meaning and buckets."""
     found = re.search(rf"^\| `{re.escape(metric.name)}` \|(.*)\|(.*)\|(.*)\|$", METRICS, re.MULTILINE)
     assert found is not None
     kind, labels, meaning = (cell.strip() for cell in found.groups())
@@ -67,12 +67,12 @@ def test_each_metric_is_described(metric: semconv.Metric) -> None:
 
 
 def test_no_metric_is_made_up() -> None:
-    """Each that is described is there."""
+    """Each metric that is described exists."""
     assert set(rows("Metrics")) == {metric.name for metric in ALL_METRICS}
 
 
 def test_each_event_is_described() -> None:
-    """With its fields."""
+    """Each event is described with its fields."""
     described = {name: re.findall(r"`([^`]+)`", row[0]) for name, row in rows("Events").items()}
     assert described == {
         name: [field.name for field in fields(event) if field.name not in ENVELOPE] for name, event in EVENTS.items()
@@ -80,7 +80,7 @@ def test_each_event_is_described() -> None:
 
 
 def test_each_field_of_log_lines_is_described() -> None:
-    """What all lines have, and what those of a phase have."""
+    """Each field of log lines is described."""
     common = {"event", "level", "timestamp", "agent", "run_id", "iteration", "trace_id", "span_id"}
     ended = {"outcome", "duration_ms", "error", "error_type"}
     assert set(rows("Logs")) == common | ended | {name for phase in PHASES for name in phase.logged}

@@ -26,7 +26,7 @@ def changes(before: set[str], now: set[str]) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("section", sorted({*NOW, *BEFORE}))
 def test_public_names_stay(section: str) -> None:
-    """What was recorded is still there, and what is new is recorded."""
+    """Each public name that was recorded still exists, and each new one is recorded."""
     broken, new = changes(set(BEFORE.get(section, ())), set(NOW.get(section, ())))
     assert not broken, (
         f"gone, or required by now: {broken}. These are public; docs/versions.md says how they are deprecated first"
@@ -35,7 +35,7 @@ def test_public_names_stay(section: str) -> None:
 
 
 def test_a_changed_signature_is_noticed() -> None:
-    """A parameter that goes, moves or must be given breaks uses; one that may be given only needs to be recorded."""
+    """A parameter that goes, moves or must be given breaks uses; an optional one only needs to be recorded."""
 
     def send(text: str, to: str = "all", *, later: bool) -> None: ...
 
@@ -66,7 +66,7 @@ def test_a_changed_signature_is_noticed() -> None:
 
 
 def test_public_names_mean_one_thing() -> None:
-    """No two modules have different things of one name, so that a name in a text or an error needs no module."""
+    """Two modules never have different things of one public name."""
     first: dict[str, object] = {}
     objects = public_objects()
     assert [

@@ -1,4 +1,4 @@
-"""What `Context` costs and keeps: the prefix that prompt caches know, the time of an iteration, valid requests.
+"""Costs and gains of `Context`: the prefix that prompt caches know, the time of an iteration, valid requests.
 
 Run it with `make bench WHAT=context`. An agent calls a tool with results of 20 kB in each of 2,000 iterations, with and
 without a window. A prompt cache would know what a request has in common with the one before it, from the beginning on;

@@ -1,4 +1,4 @@
-"""What the store of durable runs costs, beside raw transactions that update one row, in one process and interleaved.
+"""Costs of the store of durable runs, beside raw transactions that update one row, in one process and interleaved.
 
 Run it with `make bench WHAT=durable`. It starts a PostgreSQL of its own, with `fsync`. Raw transactions run in plain
 threads, each with a connection; clients of the store are tasks of one event loop. Processor time is that of this
@@ -34,7 +34,7 @@ from support.postgres_server import postgres_server
 
 ENTRY = {"role": "assistant", "text": "x" * 2000}
 Seconds = tuple[float, float]
-"""Elapsed, and of processor time."""
+"""Seconds that elapsed, and seconds of processor time."""
 
 
 @dataclass

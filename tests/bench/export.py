@@ -1,4 +1,4 @@
-"""What reading a whole store costs: CPU of `pellucid store export`, a span.
+"""Cost of reading a whole store: CPU of `pellucid store export`, a span.
 
 `make bench WHAT=export` prints it, for the spans of real runs (see `bench.store`) with a text of their own in each.
 """

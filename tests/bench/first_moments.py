@@ -1,4 +1,4 @@
-"""What users wait for first: the import, making an agent, the first run, and the chunks of a stream.
+"""Waits that users notice first: the import, making an agent, the first run, and the chunks of a stream.
 
 Run it with `make bench WHAT=first`. Every sample is a process of its own; medians of processor time, so that a busy
 machine adds little. Only the ratios carry over to another machine.

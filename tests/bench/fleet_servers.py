@@ -60,7 +60,7 @@ def size(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all services have used and counted until now."""
+    """Resources that all services have used, and items that they have counted, until now."""
 
     processor: Mapping[str, float]
     counts: Mapping[tuple[str, str], float]
@@ -173,7 +173,7 @@ def add_targets(stack: Stack, name: str, targets: Sequence[Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What Prometheus writes to the disk every two hours. Attributes: bytes; samples; series."""
+    """Block that Prometheus writes to the disk every two hours. Attributes: bytes; samples; series."""
 
     bytes: int
     samples: int

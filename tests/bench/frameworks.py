@@ -63,13 +63,13 @@ class Framework:
 
     @property
     def folder(self) -> Path:
-        """Its environment, with the versions that were current when it was made."""
+        """Folder of its environment, with the versions that were current when it was made."""
         key = hashlib.sha256(" ".join([*self.packages, TIME, *_dependencies(), sys.version]).encode()).hexdigest()[:16]
         return CACHE / f"{self.name}-{key}"
 
     @property
     def is_made(self) -> bool:
-        """Whether its environment is there."""
+        """True if its environment has been made."""
         return (self.folder / "complete").exists()
 
     @property

@@ -1,4 +1,4 @@
-"""What an iteration of a long run records and takes: flat, because content is recorded once.
+"""Bytes and time of an iteration of a long run: flat, because content is recorded once.
 
 Run it with `PYTHONPATH=tests python -m bench.growth`. One run calls a tool in each of 200 iterations, with 100 tools on
 offer. Bytes are those of all attributes of the iteration's spans; times are those between the ends of iterations, in

@@ -1,4 +1,4 @@
-"""What the instrumentation of an MCP client costs: CPU time of one request, beside the same request without it.
+"""Cost of the instrumentation of an MCP client: CPU time of one request, beside the same request without it.
 
 The server answers at once in the same task, so that what is left is the client and the instrumentation.
 """

@@ -1,4 +1,4 @@
-"""What telemetry costs users: the processor time of one iteration, beside the same spans and histograms by hand.
+"""Costs of telemetry for users: the processor time of one iteration, beside the same spans and histograms by hand.
 
 Run it with `make bench`, or `make bench ARGS=profile` for the share of each part. Every variant drives the same work: a
 model that asks for one trivial async tool, twenty times, and then answers; each answer is a new message with usage.
@@ -60,7 +60,7 @@ RUNS = 6
 
 SIZES = (10, 100, 1000)
 YARDSTICK = "by hand, with new content only"
-"""What is recorded is what Pellucid records: content once, with digests and the same attributes."""
+"""Variant that records the same as Pellucid: content once, with digests and the same attributes."""
 INTERVAL = 86_400.0
 """Seconds between exports of metrics: each flush makes one."""
 

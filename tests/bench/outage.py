@@ -1,4 +1,4 @@
-"""What an outage of the collector costs the runs: the longest of two hundred, with and without one, in turns.
+"""Cost of an outage of the collector: the longest of two hundred runs, with and without an outage, in turns.
 
 Run it with `python -m bench.outage` in `tests`. Numbers are printed, never asserted.
 """

@@ -1,4 +1,4 @@
-"""What an iteration costs beside another checkout: processor time in interleaved pairs, with an interval.
+"""Cost of an iteration beside another checkout: processor time in interleaved pairs, with an interval.
 
 `python -m bench.pairs OTHER` in `tests`, where OTHER is the root of the other checkout, such as a `git worktree`.
 

@@ -1,4 +1,4 @@
-"""How good a ranking of tools is: the scoring that BM25 is compared with, and recall and reciprocal rank."""
+"""Quality of a ranking of tools: the scoring that BM25 is compared with, and recall and reciprocal rank."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SHOWN = 15
 """Tools that `tool_search` shows for a query."""
 
 Ranking: TypeAlias = Callable[[str], list[Tool]]
-"""Returns the tools that are shown for a query, best first."""
+"""Function that returns the tools that are shown for a query, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a model asks. Attributes: kind: how near its words are; relevant: tools that would do it."""
+    """Query of a model. Attributes: kind: how near its words are to those of tools; relevant: tools that answer it."""
 
     text: str
     kind: str

@@ -1,4 +1,4 @@
-"""What a replay takes: milliseconds for an iteration, and its duration with the recorded timing.
+"""Times of a replay: milliseconds for an iteration, and its duration with the recorded timing.
 
 Run it with `make bench WHAT=replay`. Runs are recorded in a local store: a model asks for a tool in each iteration;
 hub, model and tool take their time; there are catalogues of some sizes. Targets: at most 5 ms for an iteration without

@@ -1,4 +1,4 @@
-"""What the shipped rules cost in a real Prometheus: seconds of each group and rule, and samples in memory.
+"""Costs of the shipped rules in a real Prometheus: seconds of each group and rule, and samples in memory.
 
 `make bench WHAT=rules` prints the figures of `docs/scaling.md`. A hub series is one hub as one process sees it. A
 real process asks 200 hubs; Prometheus scrapes what it shows as that of many instances, and has the series, the labels
@@ -39,7 +39,7 @@ STEP: Final = 300
 """Seconds between two values of a recorded series in the past."""
 
 READ: Final = "pellucid_(hub|tool_discovery|tool_catalog|circuit)_.*|up"
-"""What the rules of hubs read."""
+"""Pattern of the series that the rules of hubs read."""
 
 
 class Process:

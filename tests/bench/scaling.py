@@ -1,4 +1,4 @@
-"""How many durable runs one PostgreSQL carries: measured on a real one, and simulated for more workers and load.
+"""Number of durable runs that one PostgreSQL carries: measured on a real one, simulated for more workers and load.
 
 `python -m bench.scaling` simulates; with `--measure` it measures on a PostgreSQL of its own, with `fsync`, and compares
 the simulation with real workers. `docs/scaling.md` explains both.
@@ -28,7 +28,7 @@ from support.postgres_server import PostgresServer, postgres_server
 CHUNK: Final = 20_000
 SAMPLES: Final = 200
 TRANSACTIONS: Final = 3
-"""Of a run of one pass and one step: claim, step, end."""
+"""Transactions of a run of one pass and one step: claim, step, end."""
 TABLES: Final = ("runs", "calls", "journal", "events")
 _SIZES: Final = """
 SELECT relname, pg_table_size(c.oid) AS rows, pg_indexes_size(c.oid) AS indexes

@@ -1,4 +1,4 @@
-"""How well `tool_search` finds what is meant among the tools of real MCP servers, next to counting substrings.
+"""Quality of `tool_search` on the tools of real MCP servers, next to counting substrings.
 
 Run it with `PYTHONPATH=tests python -m bench.search_quality --cache ~/.cache/pellucid-search` (Node.js and npm must be
 there). It downloads the servers of `search_servers.toml`, starts each with made-up credentials, lists its tools with
@@ -31,7 +31,7 @@ FEWEST = 300
 """Tools that make a catalogue worth searching."""
 
 TIMES = 20
-"""How often each query is timed."""
+"""Number of times that each query is timed."""
 
 RANKINGS: Mapping[str, Callable[[Iterable[Tool]], Ranking]] = {"BM25": bm25, "substrings": substring}
 KINDS = ("all", "plain", "reworded", "distant")

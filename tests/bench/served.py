@@ -1,4 +1,4 @@
-"""What the instrumentation of an MCP server costs: CPU time of one request, beside the same request without it.
+"""Cost of the instrumentation of an MCP server: CPU time of one request, beside the same request without it.
 
 Client and server are in one process and pass messages without a transport, so that what is left is the work of both.
 """

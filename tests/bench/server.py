@@ -1,4 +1,4 @@
-"""What the server and the workers of durable runs cost, beside a baseline of the same run.
+"""Costs of the server and the workers of durable runs, beside a baseline of the same run.
 
 Run it with `make bench WHAT=server`. It starts a PostgreSQL of its own, with `fsync`, and `pellucid serve` and
 `pellucid worker` as they are shipped. Processor time is that of one process with all its threads; clients, database and
@@ -37,7 +37,7 @@ BODY: Final = b'{"status": "completed", "output": {"answer": "' + b"x" * 200 + b
 IDLE: Final = 1000
 """Idle streams."""
 QUIET: Final = 30.0
-"""Seconds for which they are watched: two heartbeats."""
+"""Seconds for which idle streams are watched: two heartbeats."""
 WARM_UP: Final = 30
 """Settlements while a worker connects to its queue."""
 prefixes = (f"copy{number}-" for number in count())

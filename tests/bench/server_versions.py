@@ -18,7 +18,7 @@ PROGRAM: Final = ROOT / "tests" / "frameworks" / "served.py"
 WITHIN: Final = 300
 
 SERVERS: Final = (("mcp<2",), ("mcp>=2",), ("fastmcp<4",), ("fastmcp>=4",))
-"""What is installed; pip takes the newest that fits."""
+"""Packages that are installed; pip takes the newest that fits."""
 
 
 def main() -> int:

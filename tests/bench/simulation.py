@@ -68,7 +68,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is simulated. Times are means in seconds.
+    """Load of a simulation. Times are means in seconds.
 
     Attributes:
         rate: Runs that are submitted in a second.
@@ -102,7 +102,7 @@ class Load:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a simulation measured.
+    """Measurements of a simulation.
 
     Attributes:
         due_waits: Times from due to claimed.

@@ -1,4 +1,4 @@
-"""What the local store costs: CPU of ingestion, bytes, and queries over what was ingested.
+"""Costs of the local store: CPU of ingestion, bytes, and queries over the ingested spans.
 
 `make bench WHAT=store` prints the figures of `docs/exporters/local.md`. Spans are those of real runs, replayed through
 the processor of `configure(local=...)` with ids, times and digests of their own.

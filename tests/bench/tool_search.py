@@ -1,4 +1,4 @@
-"""What lazy tools cost: the index, a query, composing a request and an activation, by the number of tools."""
+"""Costs of lazy tools: the index, a query, composing a request and an activation, by the number of tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of `pellucid view` cost: the start, memory, the extra, pages at 10,000 runs, a run of 5,001 spans.
+"""Costs of the pages of `pellucid view`: the start, memory, the extra, pages at 10,000 runs, a run of 5,001 spans.
 
 `make bench WHAT=view` prints a table. It needs Chromium for the last rows.
 """

@@ -1,4 +1,4 @@
-"""What tests of dashboards and rules share."""
+"""Fixtures for tests of dashboards and rules."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def trial(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Run on one event loop: what is looked at here are servers, and all other tests run on both."""
+    """Run tests on one event loop: they look at servers, and all other tests run on both loops."""
     return "asyncio"

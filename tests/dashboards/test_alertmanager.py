@@ -44,13 +44,13 @@ def test_alertmanager_reads_its_configuration() -> None:
 
 @pytest.mark.parametrize(("severity", "receiver"), [("page", "page"), ("ticket", "ticket"), ("other", "ticket")])
 def test_routes_go_by_severity(severity: str, receiver: str) -> None:
-    """A page is routed to who is paged, everything else to the tickets: no alert goes nowhere."""
+    """Pages go to the receiver of pages, and all other alerts to that of tickets."""
     command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", f"severity={severity}"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == receiver
 
 
 def test_the_watchdog_has_a_route_of_its_own() -> None:
-    """Whatever labels all alerts have; nobody is told of it unless a URL is put there."""
+    """The watchdog goes to its own receiver, whatever its labels are; that receiver tells nobody until it has a URL."""
     labels = ("alertname=Watchdog", "severity=none", "team=payments")
     command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", *labels]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "watchdog"
@@ -60,7 +60,7 @@ def test_the_watchdog_has_a_route_of_its_own() -> None:
 
 
 def test_the_example_for_a_watchdog_is_valid(tmp_path: Path) -> None:
-    """What is commented in the file, without the comment."""
+    """The commented example of the watchdog's webhook is valid once its comment signs are removed."""
     text = CONFIG.read_text()
     example = re.sub(r"^    # ", "    ", text, flags=re.MULTILINE)
     [receiver] = (each for each in yaml.safe_load(example)["receivers"] if each["name"] == "watchdog")
@@ -74,7 +74,7 @@ def test_the_example_for_a_watchdog_is_valid(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_the_watchdog_is_neither_held_back_nor_holds_back(tmp_path: Path) -> None:
-    """A service that has gone entirely holds back all else about it, even if the watchdog had its labels."""
+    """The watchdog's alert is sent although a service with its labels has gone, and holds back no other alert."""
     gone = {"alertname": "TargetMissing", "missing": "service", "severity": "page", "job": "shop"}
     watchdog = {"alertname": "Watchdog", "severity": "none", "job": "shop"}
     failing = {"alertname": "RunFailing", "severity": "page", "job": "desk"}
@@ -88,7 +88,7 @@ def test_the_watchdog_is_neither_held_back_nor_holds_back(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("severity", ["page", "ticket"])
 def test_hubs_have_routes_of_their_own(severity: str) -> None:
-    """Amtool finds the receiver of the severity for what is about a hub, too."""
+    """An alert on a hub goes to the receiver of its severity."""
     labels = (f"severity={severity}", f"{PROVIDER}=search", "job=shop")
     command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", *labels]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == severity
@@ -117,7 +117,7 @@ def alert(labels: Mapping[str, str], annotations: Mapping[str, str], status: str
 
 
 def test_a_message_has_hub_number_objective_and_links(tmp_path: Path) -> None:
-    """The text shows the summary, the hub, the application, and links to trace, dashboard and runbook."""
+    """The text of a message has the summary, the hub, the application, and links to trace, dashboard and runbook."""
     found = alert(LABELS, {**ANNOTATIONS, "trace_url": "http://localhost:16686/trace/abc"})
     assert rendered("pellucid.text", tmp_path, found).splitlines()[:6] == [
         "search & co: p95 0.9 s, objective 0.2 s",
@@ -140,13 +140,13 @@ def test_a_message_has_hub_number_objective_and_links(tmp_path: Path) -> None:
     ],
 )
 def test_a_message_without_a_trace_has_a_search(tmp_path: Path, labels: dict[str, str], operation: str) -> None:
-    """Without a trace the link is Jaeger's search for what the alert is about, in the service that the job names."""
+    """A message without a trace links to Jaeger's search for the alert's subject, in the service that the job names."""
     text = rendered("pellucid.text", tmp_path, alert({"alertname": "X", "job": "team/shop", **labels}, {}))
     assert f"Trace: http://localhost:16686/search?lookback=1h&limit=20&service=shop{operation}\n" in text
 
 
 def test_a_title_says_what_how_many_and_how_urgent(tmp_path: Path) -> None:
-    """One alert is named with its hub; several are counted; those that are over say so."""
+    """A title names one alert with its hub, counts several, and says so of those that are over."""
     firing, resolved = alert(LABELS, ANNOTATIONS), alert(LABELS, ANNOTATIONS, "resolved")
     assert rendered("pellucid.title", tmp_path, firing) == "[page] ToolHubSlow search & co"
     assert (
@@ -165,7 +165,7 @@ def test_a_title_says_what_how_many_and_how_urgent(tmp_path: Path) -> None:
     ],
 )
 def test_a_hub_is_one_page(tmp_path: Path, source: str, explained: Sequence[str]) -> None:
-    """What another alert of the same hub and application explains is kept back; Slack gets our words."""
+    """A hub that is down or silent is one page: its other alerts are held back, and Slack gets our words."""
     others = [{**LABELS, "alertname": name} for name in explained]
     tickets = [{**LABELS, "alertname": name, "severity": "ticket"} for name in ("ToolHubSlow", "ToolHubCircuitOpen")]
     elsewhere = [{**LABELS, PROVIDER: "other"}, {**LABELS, "job": "team/other"}]
@@ -186,7 +186,7 @@ def test_a_hub_is_one_page(tmp_path: Path, source: str, explained: Sequence[str]
 
 @pytest.mark.integration
 def test_a_hub_that_is_slow_and_fails_tells_of_both(tmp_path: Path) -> None:
-    """Neither explains the other: a hub may answer late although another of its faults is known."""
+    """A hub that is slow and fails pages for both: neither alert holds back the other."""
     failing = {**LABELS, "alertname": "ToolHubFailing"}
     with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
         post(f"{url}/api/v2/alerts", [{"labels": labels} for labels in (failing, LABELS)])
@@ -196,7 +196,7 @@ def test_a_hub_that_is_slow_and_fails_tells_of_both(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_no_ticket_keeps_back_a_page(tmp_path: Path) -> None:
-    """A hub that fails every now and then opens its circuit: somebody is paged for the failures all the same."""
+    """No ticket holds back a page: somebody is paged for failures although a ticket says that the circuit is open."""
     opened = {**LABELS, "alertname": "ToolHubCircuitOpen", "severity": "ticket"}
     failing = {**LABELS, "alertname": "ToolHubFailing"}
     with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
@@ -208,7 +208,7 @@ def test_no_ticket_keeps_back_a_page(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_an_application_that_has_gone_is_one_page(tmp_path: Path) -> None:
-    """It keeps back all else about the application, also that single targets are missing; other applications page."""
+    """An application that has gone holds back all else about it, also missing targets; other applications page."""
     gone = {"alertname": "TargetMissing", "missing": "service", "severity": "page", "job": "team/shop"}
     target = {**gone, "missing": "target", "severity": "ticket", "instance": "shop:9464"}
     failing = {"alertname": "RunFailing", "severity": "page", "job": "team/shop", label(semconv.AGENT_NAME): "main"}
@@ -235,7 +235,7 @@ def test_an_application_that_has_gone_is_one_page(tmp_path: Path) -> None:
     ids=lambda subject: subject["alertname"],
 )
 def test_another_service_that_fails_is_a_notification_of_its_own(tmp_path: Path, subject: dict[str, str]) -> None:
-    """In one group it would join an incident that somebody has acknowledged already."""
+    """The same alert of another service is a notification in a group of its own."""
     shop, desk = {**subject, "job": "shop"}, {**subject, "job": "desk"}
     with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
         post(f"{url}/api/v2/alerts", [{"labels": shop}])
@@ -248,7 +248,7 @@ def test_another_service_that_fails_is_a_notification_of_its_own(tmp_path: Path,
 @pytest.mark.integration
 @pytest.mark.parametrize("name", [label(semconv.AGENT_NAME), label(semconv.REQUEST_MODEL), label(semconv.TOOL_NAME)])
 def test_another_agent_model_or_tool_is_a_notification_of_its_own(tmp_path: Path, name: str) -> None:
-    """In the same service."""
+    """Alerts on two agents, models or tools of one service are notifications of their own."""
     one, other = ({"alertname": "X", "severity": "page", "job": "shop", name: value} for value in ("one", "other"))
     with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
         post(f"{url}/api/v2/alerts", [{"labels": one}, {"labels": other}])
@@ -258,7 +258,7 @@ def test_another_agent_model_or_tool_is_a_notification_of_its_own(tmp_path: Path
 
 @pytest.mark.integration
 def test_a_hub_is_one_notification_for_all_services(tmp_path: Path) -> None:
-    """It is one incident, whoever sees it."""
+    """An alert on a hub is one notification for all services that see it."""
     alerts = [{"labels": {**LABELS, "job": job}} for job in ("shop", "desk")]
     with webhook() as hook, alertmanager_server(_with_webhook(tmp_path, hook.url)) as url:
         post(f"{url}/api/v2/alerts", alerts[:1])

@@ -42,7 +42,7 @@ THRESHOLDS: Final = Thresholds(
     dashboard_base="https://grafana.example",
     runbook_base="https://docs.example/runbooks.md",
 )
-"""What is shipped, but for what cannot be reached within seconds."""
+"""Shipped thresholds, except those that cannot be reached within seconds."""
 
 HUB, TOOL = label(semconv.PROVIDER_ID), label(semconv.TOOL_NAME)
 MODEL, AGENT = label(semconv.REQUEST_MODEL), label(semconv.AGENT_NAME)
@@ -84,7 +84,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "MetricLabelsOverflow": ({"job": "crowded"}, ("crowded", "pellucid.hub.listing.duration", "1 of its processes")),
     "TargetMissing": ({"job": "leaver", "missing": "service"}, ("leaver", "gone")),
 }
-"""Who is to be told of, and words of the summary."""
+"""Labels of each alert, and words of its summary."""
 
 RECORDED: Final = [rule.name for group in all_groups(Context()) for rule in group.rules if isinstance(rule, Record)]
 WITHOUT_TRACE: Final = (
@@ -134,7 +134,7 @@ def test_who_is_paged_first(broken: Observatory, record_property: Any) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_reaches_people(broken: Observatory, name: str) -> None:
-    """With who it is about, the value, the objective or limit, and links."""
+    """A message of each alert has its subject, the value, the objective or limit, and links."""
     labels, words = ALERTS[name]
     told = broken.told("firing", {"alertname": name, **labels})
     annotations = told["annotations"]
@@ -149,7 +149,7 @@ def test_an_alert_reaches_people(broken: Observatory, name: str) -> None:
 
 
 def test_a_broken_hub_pages_once(mended: Observatory) -> None:
-    """Nobody is told that runs fail which got no tools, as the hub's alert says so; passes that are retried fail."""
+    """A broken hub pages once: its alert alone tells of runs that got no tools, while other runs that fail page."""
     failing = [dict(labels) for labels in mended.last_told() if ("alertname", "RunFailing") in labels]
     assert {labels[AGENT] for labels in failing} == {"failing", "patient"}
     without_tools = "pellucid:runs_failed_in_discovery:increase10m"
@@ -159,7 +159,7 @@ def test_a_broken_hub_pages_once(mended: Observatory) -> None:
 
 @pytest.mark.parametrize("name", WITH_TRACE)
 def test_an_alert_has_a_trace(broken: Observatory, name: str) -> None:
-    """Its link leads to a trace that the collector has."""
+    """A message has a link to a trace that the collector has."""
     labels, _ = ALERTS[name]
     # On a busy machine the first message goes out before the relay has asked for the trace; the next one has it.
     annotations = broken.told("firing", {"alertname": name, **labels}, annotation="trace_url")["annotations"]
@@ -169,7 +169,7 @@ def test_an_alert_has_a_trace(broken: Observatory, name: str) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_is_over_when_things_are_well_again(mended: Observatory, name: str) -> None:
-    """People are told that, too."""
+    """People are told when an alert is over."""
     labels, _ = ALERTS[name]
     mended.prometheus.until(lambda: mended.is_over({"alertname": name, **labels}), timeout=300.0)
 
@@ -178,7 +178,7 @@ STILL_FIRING: Final = 'ALERTS{alertstate="firing", alertname!="Watchdog", burn!=
 
 
 def test_nothing_is_left(mended: Observatory) -> None:
-    """No alert fires any more, also none that came along with others, but for those of budgets, which look at 6 h."""
+    """No alert fires once all is well again, except those of budgets, which look at 6 h."""
     mended.prometheus.until(lambda: not mended.prometheus.query(STILL_FIRING), timeout=300.0)
     mended.until_over(("burn", "steady"))
 
@@ -191,7 +191,7 @@ def test_nobody_is_told_of_what_is_normal(mended: Observatory) -> None:
 
 
 def test_each_alert_that_there_is_has_a_scene(broken: Observatory) -> None:
-    """What the rules know of services is what is tried here; those on the stack are in `test_stack_alerts.py`."""
+    """Each alert that the rules have on services has a scene here; those on the stack are in `test_stack_alerts.py`."""
     groups = broken.prometheus.api("rules", type="alert")["groups"]
     of_services = [group for group in groups if group["name"] != "pellucid-stack"]
     assert {rule["name"] for group in of_services for rule in group["rules"]} == set(ALERTS)
@@ -199,6 +199,6 @@ def test_each_alert_that_there_is_has_a_scene(broken: Observatory) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_each_recorded_series_has_data(mended: Observatory, name: str) -> None:
-    """A rule whose expression has a name misspelt would record nothing."""
+    """Each recording rule has data: one with a misspelt name in its expression would record nothing."""
     found = f"last_over_time({name}[10m])"
     mended.prometheus.until(lambda: mended.prometheus.query(found), timeout=300.0)  # a week begins two hours ago

@@ -47,14 +47,14 @@ PATIENCE: Final = 300.0
 """Seconds until every query has data, on a busy machine; some ten on a quiet one."""
 
 INTERVAL: Final = "2s"
-"""Of scrapes, which is their timeout, too: a process that runs agents on a busy machine takes a while to answer."""
+"""Interval and timeout of scrapes: a process with agents on a busy machine takes a while to answer."""
 
 BOARDS: Final = dashboards()
 HISTOGRAMS: Final = {series(metric) for metric in ALL_METRICS if metric.kind == "histogram"}
 MARKED: Final = ("ModelSlow", "ToolFailing", "ExternalToolStuck", "TelemetryDropping")
 """Alerts that only mark the time when they fire: one for each dashboard without a panel of alerts."""
 NOWHERE: Final = Otlp(endpoint="http://127.0.0.1:9", metrics=False, timeout=0.2)
-"""Nobody listens there: what is sent is lost, and counted."""
+"""Endpoint on which nobody listens, so that items are lost and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def nats() -> Iterator[NATSServer]:
 
 
 async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
-    """When all goes wrong, each query and variable has data, by each of its selectors; with misspelt names none has."""
+    """Each query and variable has data, by each selector, when all goes wrong; a query with misspelt names has none."""
     sampling = TailSampling(share=0.0)
     settings = Settings(service_name="shop", prometheus=Prometheus(port=0), otlp=NOWHERE, tail_sampling=sampling)
     telemetry = build(settings)

@@ -1,4 +1,4 @@
-"""What queries of the dashboards answer on series that are made up, minute by minute."""
+"""Values of the dashboards' queries on series that are made up, minute by minute."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_rates_reach_over_several_exports(uid: str) -> None:
 
 
 def test_services_are_those_that_have_agents(trial: Make) -> None:
-    """Other processes with a `target_info`, as collectors have, are not offered, counted, or looked for in Jaeger."""
+    """The dashboards offer, count and link to services that have agents, and no other process with a `target_info`."""
     tried = trial(
         {
             f'target_info{{{SHOP},service_name="shopping"}}': level((1, 10)),
@@ -79,7 +79,7 @@ def test_services_are_those_that_have_agents(trial: Make) -> None:
 
 
 def test_services_include_those_of_other_frameworks(trial: Make) -> None:
-    """A process whose agents are another framework's lists tools and composes nothing; it is offered, and traced."""
+    """A service whose agents are another framework's is offered and traced, as it lists tools and composes nothing."""
     tried = trial(
         {
             'target_info{job="desk",instance="b",service_name="helpdesk"}': level((1, 10)),
@@ -108,7 +108,7 @@ def test_a_service_that_pushes_is_traced_beside_others_that_are_scraped(trial: M
 
 
 def test_alerts_are_those_of_the_services_that_are_chosen() -> None:
-    """Wherever a dashboard asks for alerts, in panels and in annotations, it asks by service."""
+    """Each dashboard asks for alerts by service, in panels and in annotations."""
     asked = [each for board in BOARDS.values() for each in queries(board) if "ALERTS{" in each.expr]
     assert len(asked) > 4
     for each in asked:
@@ -130,7 +130,7 @@ def test_time_of_discovery_is_counted_once(trial: Make) -> None:
 
 
 def test_a_hub_behind_a_gate_is_a_hub(trial: Make) -> None:
-    """Its round trips are those that alerts are about; a gate before tools of the process's own asks nobody."""
+    """A gate before a hub counts as a hub, and a gate before tools of the process's own does not."""
     local = ["gated(static)", "gated(skill-scoped:billing)", "gated(gated(static))", "gated(combined(docs,other))"]
     tried = trial(
         {
@@ -150,7 +150,7 @@ def test_a_hub_behind_a_gate_is_a_hub(trial: Make) -> None:
 
 
 def test_the_first_failure_of_a_process_is_seen(trial: Make) -> None:
-    """What series begin with is counted, and not what those of a process bring that was not seen before."""
+    """The first failure of a running process is counted; totals of a process that was not seen before are not."""
     runs = f'gen_ai_invoke_agent_duration_seconds_count{{{SHOP},gen_ai_agent_name="support"'
     tried = trial(
         {
@@ -172,7 +172,7 @@ def test_the_first_failure_of_a_process_is_seen(trial: Make) -> None:
 
 
 def test_histograms_that_change_their_kind_are_not_new(trial: Make) -> None:
-    """What a process measured before Prometheus was told to keep the other kind is not counted as of late.
+    """A histogram whose kind changes is not new: what a process measured before the change does not count as recent.
 
     To promtool a native histogram is a number here: what matters is that it was there.
     """
@@ -192,7 +192,7 @@ def test_histograms_that_change_their_kind_are_not_new(trial: Make) -> None:
 
 
 def test_a_run_that_a_policy_halts_is_not_failed(trial: Make) -> None:
-    """What the alert on runs does not count as failed is not shown as failed either."""
+    """A run that a policy halts is not shown as failed: the alert on runs does not count it either."""
     runs = f'gen_ai_invoke_agent_duration_seconds_count{{{SHOP},gen_ai_agent_name="support"'
     tried = trial(
         {
@@ -207,7 +207,7 @@ def test_a_run_that_a_policy_halts_is_not_failed(trial: Make) -> None:
 
 
 def test_a_hub_has_one_state(trial: Make) -> None:
-    """It is that of the worst alert of any service, with its name; a hub without an alert is ok."""
+    """A hub has the state and the name of the worst alert of any service; a hub without an alert is ok."""
     firing = 'severity="page",alertstate="firing"'
     pending = 'alertname="ToolHubSlow",alertstate="pending"'
     known = {

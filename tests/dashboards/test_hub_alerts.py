@@ -62,7 +62,7 @@ def test_slow_fires_against_the_own_objective_and_resolves(trial: Make) -> None:
 
 @pytest.mark.parametrize("objective", [True, False])
 def test_without_an_objective_nobody_knows_what_is_slow(trial: Make, objective: bool) -> None:
-    """The counter of those over it is there only where there is an objective."""
+    """A hub without an objective is never slow: the counter of slow requests exists only for hubs with an objective."""
     series = round_trips(grow((0, 60)), grow((60, 60)))
     if not objective:
         del series[f"{OVER}{{{ANSWERED}}}"]
@@ -72,7 +72,7 @@ def test_without_an_objective_nobody_knows_what_is_slow(trial: Make, objective: 
 
 
 def test_a_hub_whose_first_round_trip_is_slow_is_counted_from_nothing(trial: Make) -> None:
-    """All of its 30 round trips were slow before the first scrape, and there were none since."""
+    """A hub whose first scrape shows 30 round trips, all slow, pages: the first value counts from nothing."""
     series = round_trips(level((0, 30)), level((30, 30)))
     found = trial({name: late(70, values) for name, values in series.items()})
     found.firing(69, "ToolHubSlow")
@@ -82,7 +82,7 @@ def test_a_hub_whose_first_round_trip_is_slow_is_counted_from_nothing(trial: Mak
 
 @pytest.mark.parametrize(("slow", "expected"), [(8.63, ()), (8.65, (FAST,))], ids=["below", "above"])
 def test_slow_at_the_boundary_of_the_fast_burn(trial: Make, slow: float, expected: Sequence[dict[str, str]]) -> None:
-    """14.4 % of 60 round trips a minute are 8.64."""
+    """A fast burn begins at 14.4 % of slow round trips: 8.64 of 60 a minute."""
     series = round_trips(grow((60 - slow, 120)), grow((slow, 120)))
     found = trial(series)
     found.firing(110, "ToolHubSlow", SLOW, STEADY, *expected)
@@ -91,7 +91,7 @@ def test_slow_at_the_boundary_of_the_fast_burn(trial: Make, slow: float, expecte
 
 @pytest.mark.parametrize(("slow", "expected"), [(3.59, ()), (3.61, (SLOW,))], ids=["below", "above"])
 def test_slow_at_the_boundary_of_the_slow_burn(trial: Make, slow: float, expected: Sequence[dict[str, str]]) -> None:
-    """6 % of 60 round trips a minute are 3.6; a burn so slow pages nobody."""
+    """A slow burn begins at 6 % of slow round trips, 3.6 of 60 a minute, and pages nobody."""
     series = round_trips(grow((60 - slow, 400)), grow((slow, 400)))
     found = trial(series)
     found.firing(390, "ToolHubSlow", STEADY, *expected)
@@ -100,7 +100,7 @@ def test_slow_at_the_boundary_of_the_slow_burn(trial: Make, slow: float, expecte
 
 @pytest.mark.parametrize(("count", "fires"), [(0.3, False), (0.4, True)], ids=["18 an hour", "24 an hour"])
 def test_slow_needs_traffic(trial: Make, count: float, fires: bool) -> None:
-    """All of a few round trips are slow: that pages nobody, however bad the share is."""
+    """A hub with few round trips pages nobody, however many of them are slow."""
     found = trial(round_trips(grow((0, 120)), grow((count, 120))))
     found.firing(110, "ToolHubSlow", SLOW, STEADY, *([FAST] if fires else []))
     found.run()
@@ -108,14 +108,14 @@ def test_slow_needs_traffic(trial: Make, count: float, fires: bool) -> None:
 
 @pytest.mark.parametrize(("slow", "expected"), [(0.59, ()), (0.61, (STEADY,))], ids=["below", "above"])
 def test_slow_at_the_boundary_of_the_budget(trial: Make, slow: float, expected: Sequence[dict[str, str]]) -> None:
-    """1 % of 60 round trips a minute are 0.6; more of them for days opens a ticket."""
+    """More than 1 % of slow round trips, 0.6 of 60 a minute, opens a ticket if it lasts for days."""
     found = trial(round_trips(grow((60 - slow, 400)), grow((slow, 400))))
     found.firing(390, "ToolHubSlow", *expected)
     found.run()
 
 
 def test_slow_forgives_a_short_burst(trial: Make) -> None:
-    """Two slow minutes of an hour do not spend enough of the budget."""
+    """Two slow minutes of an hour do not spend enough of the budget for an alert."""
     series = round_trips(grow((60, 60), (0, 2), (60, 20)), grow((0, 60), (60, 2), (0, 20)))
     found = trial(series)
     for minute in (62, 63, 65, 70):
@@ -124,7 +124,7 @@ def test_slow_forgives_a_short_burst(trial: Make) -> None:
 
 
 def test_slow_looks_at_what_the_hub_did(trial: Make) -> None:
-    """How long runs waited, joined others or went on without it, is not counted."""
+    """Waits of runs, joined lookups and lookups that went on without the hub do not count as slow requests."""
     found = trial(
         {
             **round_trips(grow((60, 60)), grow((0, 60))),
@@ -150,7 +150,7 @@ STREAK = {**TICKET, "burn": "streak"}
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_a_hub_that_is_seldom_called_opens_a_ticket_after_three(trial: Make, slow: bool) -> None:
-    """Every 20 min it takes longer than its objective: no window has enough of that for a share."""
+    """A hub that is called every 20 min opens a ticket after three slow requests in a row."""
     calls = [float(minute // 20) for minute in range(160)]
     series = round_trips([0.0] * 160 if slow else calls, calls if slow else [0.0] * 160)
     found = trial({**series, **streak(calls if slow else [0.0] * 160)})
@@ -161,7 +161,7 @@ def test_a_hub_that_is_seldom_called_opens_a_ticket_after_three(trial: Make, slo
 
 
 def test_a_streak_of_a_process_that_asks_no_more_is_none(trial: Make) -> None:
-    """Its last three requests were slow, a day ago; another process finds the hub quick."""
+    """A process whose last requests were slow, a day ago, opens no ticket while another process finds the hub quick."""
     there = {name.replace("a:9464", "b:9464"): v for name, v in round_trips(grow((0.1, 2000)), grow((0, 2000))).items()}
     here = round_trips([3.0] * 2001, [3.0] * 2001)
     found = trial({**there, **here, **streak([3.0] * 2001)})
@@ -170,7 +170,7 @@ def test_a_streak_of_a_process_that_asks_no_more_is_none(trial: Make) -> None:
 
 
 def test_a_slow_hub_with_traffic_has_no_ticket_of_its_streak(trial: Make) -> None:
-    """Its share says more."""
+    """A slow hub with traffic has no ticket of its streak, since the alerts on its share fire."""
     found = trial({**round_trips(grow((0, 90)), grow((60, 90))), **streak(grow((60, 90)))})
     found.firing(85, "ToolHubSlow", FAST, SLOW, STEADY)
     found.run()
@@ -188,7 +188,7 @@ def once(number: int, values: dict[str, float], total: int, samples: int = 1) ->
 
 @pytest.mark.parametrize("samples", [1, 2])
 def test_processes_that_run_once_alert(trial: Make, samples: int) -> None:
-    """45 processes with a sample or two each: a hub that is too slow each time, and one that fails each time."""
+    """Processes that run once, with a sample or two each, alert on a hub that is slow or fails each time."""
     failed = (
         f'{HERE},pellucid_provider_id="git",pellucid_provider_kind="hub",pellucid_outcome="failed",error_type="500"'
     )
@@ -207,7 +207,7 @@ def test_processes_that_run_once_alert(trial: Make, samples: int) -> None:
 
 
 def test_processes_that_run_seldom_and_once_open_a_ticket(trial: Make) -> None:
-    """Three of three processes in a day found the hub slow."""
+    """Three processes in a day that each find the hub slow once open a ticket."""
     series: dict[str, Sequence[float | None]] = {}
     for number in range(3):
         series |= once(number * 100, {f"{DURATION}_count{{{ANSWERED}}}": 1.0, f"{OVER}{{{ANSWERED}}}": 1.0}, 300)
@@ -218,7 +218,7 @@ def test_processes_that_run_seldom_and_once_open_a_ticket(trial: Make) -> None:
 
 
 def test_slow_survives_a_restart(trial: Make) -> None:
-    """Counters that begin again at 0 are neither slow nor quick round trips."""
+    """A restart, after which counters begin at 0, neither adds slow round trips nor fires an alert."""
     quick = [*grow((60, 60)), *grow((60, 60))]
     slow = [*grow((0.5, 60), start=5000), *grow((0, 60))]
     found = trial(round_trips(quick, slow))
@@ -239,7 +239,7 @@ def age(values: Sequence[float | None], hub: str = "rube") -> dict[str, Sequence
 
 
 def test_silent_fires_before_any_request_has_ended(trial: Make) -> None:
-    """The very first request hangs: there is no histogram yet; it resolves when the hub answers."""
+    """A hub that hangs at its first request pages, before there is any histogram, and resolves when it answers."""
     found = trial({**age(late(2, [0, 15, 60, 120, *level((0, 10))])), OBJECTIVE: level((0.2, 16))})
     found.firing(3, "ToolHubSilent")  # 15 s are not more than 15 s
     found.firing(4, "ToolHubSilent", PAGE)
@@ -251,7 +251,7 @@ def test_silent_fires_before_any_request_has_ended(trial: Make) -> None:
 
 @pytest.mark.parametrize("objective", [None, 5.0])
 def test_silent_although_callers_give_up(trial: Make, objective: float | None) -> None:
-    """Callers leave after half a second; the page comes within 2 min, and says when the silence began."""
+    """A hub that does not answer pages within 2 min although callers give up, and says when the silence began."""
     given_up = requests(late(30, grow((12, 30), start=1)), "abandoned")
     silence = age([*level((0, 30)), *(60.0 * n for n in range(31))])
     found = trial({**given_up, **silence, **({OBJECTIVE: level((objective, 61))} if objective else {})})
@@ -271,7 +271,7 @@ def test_silent_needs_requests(trial: Make) -> None:
 
 
 def test_silent_is_the_word_of_processes_that_ask(trial: Make) -> None:
-    """A replica that was given up on once and asks no more does not page, while another one is answered."""
+    """A replica that was given up on once and asks no more does not page while another one is answered."""
     idle = {name: values for name, values in age([60.0 * n for n in range(90)]).items() if "inflight" not in name}
     idle |= requests([None, *level((1, 89))], "abandoned")
     well = {name.replace("a:9464", "b:9464"): values for name, values in age(level((0, 90))).items()}
@@ -284,14 +284,14 @@ def test_silent_is_the_word_of_processes_that_ask(trial: Make) -> None:
 
 @pytest.mark.parametrize(("objective", "seconds", "fires"), [(None, 16, True), (10.0, 29, False), (10.0, 31, True)])
 def test_silent_gives_a_slow_hub_more_time(trial: Make, objective: float | None, seconds: float, fires: bool) -> None:
-    """Three times its objective, if it has one and that is longer."""
+    """A hub is silent after 15 s, or after three times its objective if that is longer."""
     found = trial({**age(level((seconds, 3))), **({OBJECTIVE: level((objective, 3))} if objective else {})})
     found.firing(2, "ToolHubSilent", *([PAGE] if fires else []))
     found.run()
 
 
 def test_silent_names_one_hub(trial: Make) -> None:
-    """Another hub that works does not hide it, nor is it accused; processes of one service are one hub."""
+    """A silent hub is named although another hub answers; processes of one service see one hub."""
     second = {series.replace("a:9464", "b:9464"): values for series, values in age(level((0, 3))).items()}
     found = trial({**age(level((60, 3))), **second, **age(level((1, 3)), hub="git")})
     found.firing(2, "ToolHubSilent", PAGE)
@@ -299,7 +299,7 @@ def test_silent_names_one_hub(trial: Make) -> None:
 
 
 def test_failing_fires_and_resolves(trial: Make) -> None:
-    """Half of the round trips fail for a while."""
+    """The alert fires while half of the round trips fail, and resolves afterwards."""
     found = trial(
         {
             **requests(grow((10, 20), (5, 10), (10, 20))),
@@ -314,7 +314,7 @@ def test_failing_fires_and_resolves(trial: Make) -> None:
 
 @pytest.mark.parametrize(("failed", "fires"), [(9.9, False), (10.1, True)])
 def test_failing_at_the_boundary(trial: Make, failed: float, fires: bool) -> None:
-    """A tenth of 100 round trips a minute are 10."""
+    """The alert begins at a tenth of failures: 10 of 100 round trips a minute."""
     found = trial(
         {
             **requests(grow((100 - failed, 30))),
@@ -327,7 +327,7 @@ def test_failing_at_the_boundary(trial: Make, failed: float, fires: bool) -> Non
 
 @pytest.mark.parametrize(("failures", "fires"), [(4, False), (5, True)])
 def test_failing_needs_several(trial: Make, failures: int, fires: bool) -> None:
-    """Everything fails, but there were few; the first failure makes the series, and counts."""
+    """Five failures page if nothing succeeds, and the one that begins the series counts; four page nobody."""
     found = trial(requests(late(10, level((failures, 6))), "failed", "500"))
     found.firing(10, "ToolHubFailing")
     found.firing(13, "ToolHubFailing", *([PAGE] if fires else []))
@@ -337,7 +337,7 @@ def test_failing_needs_several(trial: Make, failures: int, fires: bool) -> None:
 
 @pytest.mark.parametrize("error", ["backoff", "circuit_open"])
 def test_a_hub_that_nobody_asked_does_not_fail(trial: Make, error: str) -> None:
-    """Callers who were told to come back later made no round trip."""
+    """Callers who were told to come back later made no round trip, and do not count as failures."""
     found = trial({**lookups(grow((10, 30)), cache="none", error=error), **requests(grow((1, 30)))})
     found.firing(25, "ToolHubFailing")
     found.run()
@@ -349,7 +349,7 @@ def last_success(values: Sequence[float | None]) -> dict[str, Sequence[float | N
 
 
 def test_down_fires_and_resolves(trial: Make) -> None:
-    """Nothing succeeds from minute 5 to minute 30."""
+    """The alert fires while nothing succeeds from minute 5 to minute 30, and resolves afterwards."""
     found = trial(
         {
             **requests(grow((1, 5), (0, 25), (1, 10))),
@@ -366,7 +366,7 @@ def test_down_fires_and_resolves(trial: Make) -> None:
 
 
 def test_a_hub_that_is_back_pages_nobody(trial: Make) -> None:
-    """What happened before is in windows of 5 min still: until it is not, what kept such pages back goes on."""
+    """A hub that is back pages nobody: the alerts that explain its failures last until these have left the windows."""
     found = trial(
         {
             **requests(grow((1, 5), (0, 25), (1, 20))),
@@ -391,7 +391,7 @@ def test_a_hub_that_is_back_pages_nobody(trial: Make) -> None:
 
 
 def test_down_although_callers_gave_up(trial: Make) -> None:
-    """Requests that were abandoned have no error, and are no success of the hub."""
+    """A hub is down although its callers gave up: abandoned requests are no success of the hub."""
     found = trial(
         {
             **requests(grow((2, 60)), "abandoned"),
@@ -421,7 +421,7 @@ def test_down_after_less_than_is_shipped(trial: Make, tmp_path: Path, after: flo
 
 
 def test_down_from_the_start(trial: Make) -> None:
-    """A hub that never succeeded since the process began is given the same 10 min, also after a restart."""
+    """A hub that never succeeded since its process began is down after 10 min, also after a restart."""
     found = trial(
         {
             **requests(late(3, grow((1, 20), start=1)), "failed", "ConnectionError"),
@@ -434,7 +434,7 @@ def test_down_from_the_start(trial: Make) -> None:
 
 
 def test_down_after_a_restart(trial: Make) -> None:
-    """The process before it had a success 3 min ago."""
+    """A hub is not down after a restart if the process before had a success less than 10 min ago."""
     found = trial(
         {
             **requests([*grow((5, 20)), *grow((5, 20))], "failed", "ConnectionError"),
@@ -446,7 +446,7 @@ def test_down_after_a_restart(trial: Make) -> None:
 
 
 def test_down_behind_an_old_catalogue(trial: Make) -> None:
-    """With `stale_if_error` no caller sees an error, and the hub is down all the same."""
+    """A hub behind an old catalogue is down, although `stale_if_error` shows no error to callers."""
     behind = {**lookups(grow((2, 40)), cache="stale"), **requests(grow((2, 40)), "failed", "500")}
     found = trial({**behind, **last_success(level((0, 41)))})
     found.firing(9, "ToolHubDown")
@@ -456,7 +456,7 @@ def test_down_behind_an_old_catalogue(trial: Make) -> None:
 
 @pytest.mark.parametrize(("age", "fires"), [(599, False), (601, True)])
 def test_down_at_the_boundary(trial: Make, age: int, fires: bool) -> None:
-    """The last success is almost 10 min ago, or just over."""
+    """A hub is down once its last success is more than 10 min ago."""
     found = trial(
         {
             **requests(grow((1, 30)), "failed", "ConnectionError"),
@@ -468,7 +468,7 @@ def test_down_at_the_boundary(trial: Make, age: int, fires: bool) -> None:
 
 
 def test_a_hub_that_nobody_asks_is_not_down(trial: Make) -> None:
-    """No traffic, and lookups that the cache answers, say nothing of the hub; two failures are few."""
+    """A hub is not down without traffic, with lookups that the cache answers, or with two failures."""
     found = trial(
         {
             **lookups(grow((60, 60)), cache="hit"),
@@ -488,7 +488,7 @@ def circuit(values: Sequence[float | None], labels: str) -> dict[str, Sequence[f
 
 @pytest.mark.parametrize("name", ["pellucid_provider_id", "gen_ai_tool_name", "gen_ai_request_model"])
 def test_circuit_open_fires_and_resolves(trial: Make, name: str) -> None:
-    """Of a hub, a tool or a model; probes between do not resolve it, and a closed breaker does."""
+    """An open circuit of a hub, tool or model fires; probes in between do not resolve it, a closed breaker does."""
     found = trial(circuit(late(2, [2, 2, 1, 2, 2, 0, 0, 0, 0, 0]), f'{name}="rube"'))
     labels = {"job": "shop", name: "rube", **UNASSIGNED, "severity": "ticket"}
     found.firing(2, "ToolHubCircuitOpen")
@@ -499,7 +499,7 @@ def test_circuit_open_fires_and_resolves(trial: Make, name: str) -> None:
 
 
 def test_a_probe_alone_is_no_open_circuit(trial: Make) -> None:
-    """Half open is on its way to closed."""
+    """A half-open circuit alone is no open circuit, and fires no alert."""
     found = trial(circuit(level((0, 3), (1, 10)), 'pellucid_provider_id="rube"'))
     found.firing(12, "ToolHubCircuitOpen")
     found.run()
@@ -514,7 +514,7 @@ def changes(values: Sequence[float | None], instance: str = "a:9464") -> dict[st
 
 @pytest.mark.parametrize(("times", "fires"), [(3, False), (4, True)])
 def test_catalog_changing_at_the_boundary(trial: Make, times: int, fires: bool) -> None:
-    """Three changes in an hour are some, four are many; it resolves when the hour is over."""
+    """Four changes of a catalogue in an hour open a ticket, three do not; it resolves when the hour is over."""
     found = trial(changes(late(70, [*range(1, times + 1), *level((times, 80))])))
     found.firing(75, "ToolCatalogChanging", *([TICKET] if fires else []))
     found.firing(140, "ToolCatalogChanging")
@@ -522,7 +522,7 @@ def test_catalog_changing_at_the_boundary(trial: Make, times: int, fires: bool) 
 
 
 def test_one_tool_that_differs_from_the_lock_is_a_ticket(trial: Make) -> None:
-    """Also the first that there ever was; it resolves an hour after the last run that met it."""
+    """One tool that differs from the lock file opens a ticket, until an hour after the last run that met it."""
     name = 'pellucid_tool_definition_changes_total{job="shop",instance="a:9464",pellucid_provider_id="rube"'
     found = trial({f'{name},pellucid_tool_change="changed"}}': late(70, level((1, 80)))})
     for minute, fires in ((69, False), (75, True), (125, True), (140, False)):
@@ -532,7 +532,7 @@ def test_one_tool_that_differs_from_the_lock_is_a_ticket(trial: Make) -> None:
 
 @pytest.mark.parametrize(("times", "fires"), [(3, False), (4, True)])
 def test_catalog_changing_is_counted_in_whole_changes(trial: Make, times: int, fires: bool) -> None:
-    """What `increase` estimates for the edges of its window, between scrapes of 40 s, makes no fourth of three."""
+    """Three changes are not taken for four, although `increase` estimates the edges of its window."""
     found = trial(changes([*level((5, 120)), *range(5, 6 + times), *level((5 + times, 40))]))
     found.interval = "40s"
     for minute in (90, 91, 92, 93):
@@ -541,7 +541,7 @@ def test_catalog_changing_is_counted_in_whole_changes(trial: Make, times: int, f
 
 
 def test_one_change_seen_by_many_processes_is_one(trial: Make) -> None:
-    """Each process counts the same change."""
+    """One change that nine processes count is one change, and opens no ticket."""
     series: dict[str, Sequence[float | None]] = {}
     for n in range(9):
         series |= {
@@ -562,7 +562,7 @@ def cached(seconds: float = 0.25, ttl: float | None = 60.0) -> dict[str, Sequenc
 
 
 def test_cache_miss_storm_fires_and_resolves(trial: Make) -> None:
-    """Most lookups miss for a while; discoveries of providers without a cache are none of it."""
+    """The alert fires while most lookups miss, and resolves; discoveries of providers without a cache do not count."""
     found = trial(
         {
             **cached(),
@@ -581,7 +581,7 @@ def test_cache_miss_storm_fires_and_resolves(trial: Make) -> None:
 def test_cache_misses_matter_where_a_cache_should_help(
     trial: Make, seconds: float, ttl: float | None, fires: bool
 ) -> None:
-    """Not where the hub is quick anyway, nor where its catalogues are not cached."""
+    """Misses alert only where a cache should help: not if the hub is quick, nor if its catalogues are not cached."""
     found = trial({**cached(seconds, ttl), **lookups(grow((20, 40)), cache="miss")})
     found.firing(35, "DiscoveryCacheMissStorm", *([TICKET] if fires else []))
     found.run()
@@ -591,7 +591,7 @@ def test_cache_misses_matter_where_a_cache_should_help(
     ("hits", "misses", "fires"), [(10.1, 10, False), (9.9, 10, True), (0, 5.9, False), (0, 6.1, True)]
 )
 def test_cache_miss_storm_at_the_boundary(trial: Make, hits: float, misses: float, fires: bool) -> None:
-    """Half of the lookups, and 60 misses in 10 min."""
+    """The alert begins at half of the lookups and at 60 misses in 10 min."""
     counts = {**lookups(grow((hits, 40)), cache="hit"), **lookups(grow((misses, 40)), cache="miss")}
     found = trial({**cached(), **counts})
     found.firing(35, "DiscoveryCacheMissStorm", *([TICKET] if fires else []))
@@ -599,7 +599,7 @@ def test_cache_miss_storm_at_the_boundary(trial: Make, hits: float, misses: floa
 
 
 def test_failures_are_no_misses(trial: Make) -> None:
-    """A hub that is down is not asked too often."""
+    """A hub that fails has no miss storm: failed lookups are no misses."""
     counts = {**lookups(grow((60, 40)), cache="miss", error="timeout"), **lookups(grow((1, 40)), cache="hit")}
     found = trial({**cached(), **counts})
     found.firing(35, "DiscoveryCacheMissStorm")
@@ -608,7 +608,7 @@ def test_failures_are_no_misses(trial: Make) -> None:
 
 @pytest.mark.parametrize(("seconds", "fires"), [(0.05, False), (0.25, True)])
 def test_a_busy_process_opens_a_ticket(trial: Make, seconds: float, fires: bool) -> None:
-    """Its event loop resumes a tenth of its runs that late."""
+    """A process whose event loop resumes its runs late opens a ticket."""
     delay = "pellucid_runtime_wakeup_delay_seconds_bucket"
     buckets = {bound: grow((60 if bound >= seconds else 0, 30)) for bound in (0.025, 0.05, 0.1, 0.25, math.inf)}
     found = trial({f'{delay}{{{HERE},le="{bound}"}}'.replace("inf", "+Inf"): n for bound, n in buckets.items()})

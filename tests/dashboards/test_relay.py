@@ -129,7 +129,7 @@ def relayed(relay: str, hook: Webhook, labels: Mapping[str, str], **annotations:
     [("ToolHubSlow", SLOWEST), ("ToolHubFailing", FAILED), ("ToolHubDown", FAILED), ("ToolHubSilent", SLOWEST)],
 )
 def test_the_trace_shows_what_the_alert_says(relay: str, hook: Webhook, name: str, trace: str) -> None:
-    """Slowness is shown by the slowest, a failure by one that failed, anything else by the newest; words stay."""
+    """The trace of an alert is the slowest for slowness, and one that failed for failures; its words stay."""
     labels = {"alertname": name, "pellucid_provider_id": "hub"}
     alert = relayed(relay, hook, labels, summary="hub: 9 s")
     links = {"trace_url": f"{TRACES}/trace/{trace}", "run_url": f"http://localhost:4380/traces/{trace}"}
@@ -160,14 +160,14 @@ def test_the_trace_shows_what_the_alert_says(relay: str, hook: Webhook, name: st
 def test_asks_about_what_the_alert_is_about(
     relay: str, hook: Webhook, prometheus: FakePrometheus, labels: dict[str, str], asked: str
 ) -> None:
-    """The series are those of the alert's tool, hub, agent or model, and its values cannot break out of the query."""
+    """The relay asks about the series of the alert's subject, and labels cannot break out of the query."""
     relayed(relay, hook, labels)
     name, _, matchers = asked.partition(" ")
     assert prometheus.asked == [f'{{__name__=~"{name}|{name}_bucket",{matchers}}}']
 
 
 def test_an_alert_about_none_of_these_stays_as_it_is(relay: str, hook: Webhook, prometheus: FakePrometheus) -> None:
-    """A missing target has no trace."""
+    """An alert on a missing target stays as it is, and Prometheus is not asked for a trace."""
     assert relayed(relay, hook, {"alertname": "TargetMissing", "job": "shop"})["annotations"] == {}
     assert prometheus.asked == []
 
@@ -176,14 +176,14 @@ def test_an_alert_about_none_of_these_stays_as_it_is(relay: str, hook: Webhook, 
 def test_alerts_arrive_without_prometheus(
     relay: str, hook: Webhook, prometheus: FakePrometheus, broken: bool, cut: int
 ) -> None:
-    """A lookup that fails costs the link, not the alert."""
+    """Alerts arrive when Prometheus does not answer: a lookup that fails costs the link, not the alert."""
     prometheus.broken, prometheus.cut = broken, cut
     alert = relayed(relay, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"}, summary="slow")
     assert alert["annotations"] == {"summary": "slow"}
 
 
 def test_says_that_no_alertmanager_took_them(prometheus: FakePrometheus) -> None:
-    """Prometheus hears it, and sends the alerts again."""
+    """Prometheus gets an error when no Alertmanager took the alerts, and so sends them again."""
     made = Relay(
         prometheus=f"http://127.0.0.1:{prometheus.server_port}", alertmanagers=["http://127.0.0.1:9"], traces=""
     )
@@ -192,7 +192,7 @@ def test_says_that_no_alertmanager_took_them(prometheus: FakePrometheus) -> None
 
 
 def test_one_alertmanager_of_two_is_enough(prometheus: FakePrometheus, hook: Webhook) -> None:
-    """Each gets the alerts; one that is away does not keep them from the other."""
+    """Each Alertmanager gets the alerts, and one that is away does not keep them from the other."""
     made = Relay(
         prometheus=f"http://127.0.0.1:{prometheus.server_port}",
         alertmanagers=["http://127.0.0.1:9", hook.url],
@@ -203,7 +203,7 @@ def test_one_alertmanager_of_two_is_enough(prometheus: FakePrometheus, hook: Web
 
 
 def test_what_is_no_alertmanager_does_not_keep_them_from_one(prometheus: FakePrometheus, hook: Webhook) -> None:
-    """Another service has its port, and answers with something else than HTTP."""
+    """A service that is no Alertmanager, and does not answer with HTTP, does not keep the alerts from a real one."""
 
     class Exchange(StreamRequestHandler):
         def handle(self) -> None:
@@ -224,14 +224,14 @@ def test_what_is_no_alertmanager_does_not_keep_them_from_one(prometheus: FakePro
     "body", [b'{"alerts": "none"}', b"[1]", b'"text"', b"[" * 200_000], ids=lambda body: str(body[:9])
 )
 def test_refuses_what_are_not_alerts(relay: str, body: bytes) -> None:
-    """Nonsense is answered with 400."""
+    """A body that is no list of alerts is refused with 400."""
     for path in ("api/v2/alerts", "webhook"):
         with pytest.raises(HTTPError, match="400"):
             urlopen(f"{relay}/{path}", body, timeout=60)
 
 
 def test_it_shows_runbooks(relay: str) -> None:
-    """At the address that the alerts have, with their labels; a page that does not exist is not found."""
+    """The relay serves runbooks at the addresses that alerts have, with their labels; an unknown page is 404."""
     with urlopen(f"{relay}/runbooks/ToolHubSlow?job=shop&pellucid_provider_id=c%26t", timeout=60) as answer:
         page = answer.read().decode()
         assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -281,7 +281,7 @@ def answer_to(relay: str, *lines: str) -> bytes:
     ids=lambda value: str(value)[:60],
 )
 def test_the_length_of_a_request_is_a_number(relay: str, headers: list[str], status: int) -> None:
-    """Whatever a client writes there, it gets an answer (RFC 9110, section 8.6)."""
+    """A request gets an error unless its length is one number that is not too large (RFC 9110, section 8.6)."""
     answer = answer_to(relay, "POST /api/v2/alerts HTTP/1.1", "Host: relay", *headers, "", "[]")
     assert int(answer.split()[1]) == status, answer
 
@@ -295,14 +295,14 @@ def test_the_length_of_a_request_is_a_number(relay: str, headers: list[str], sta
     ],
 )
 def test_it_answers_checkers_of_links(relay: str, request_line: str, status: int) -> None:
-    """HEAD as GET, without the page (RFC 9110, section 9.3.2), and any target of a request."""
+    """The relay answers HEAD as GET without the page (RFC 9110, section 9.3.2), and any target of a request."""
     head, _, body = answer_to(relay, request_line, "", "").partition(b"\r\n\r\n")
     assert int(head.split()[1]) == status, head
     assert not body or not request_line.startswith("HEAD")
 
 
 def test_knows_its_paths(relay: str) -> None:
-    """It says that it is there, and 404 to anything else."""
+    """The relay answers its health check, and 404 to paths that it does not have."""
     with urlopen(f"{relay}/-/healthy", timeout=60) as answer:
         assert answer.status == 200
     with pytest.raises(HTTPError, match="404"):
@@ -351,7 +351,7 @@ def test_prints_each_notification_in_one_write(relay: str, monkeypatch: pytest.M
     ],
 )
 def test_says_what_is_wrong_with_its_options(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What is no URL, or a port that cannot be had, is named."""
+    """An option that is no URL, or a port that cannot be had, ends the command with 2 and is named."""
     host = ("--host", "192.0.2.1") if option[0] == "--port" else ()
     assert main(["alerts", "relay", *option, *host]) == 2
     said = capsys.readouterr().err
@@ -384,7 +384,7 @@ def test_runs_until_it_is_interrupted() -> None:
 @pytest.mark.integration
 @pytest.mark.prometheus
 async def test_a_page_has_a_trace_that_the_collector_has(tmp_path: Path) -> None:
-    """Real servers with our configuration make one alert of the two ways to it, with a link to an exported trace."""
+    """An alert that arrives in two ways, directly and by the relay, is one, with a link to an exported trace."""
     ask = anyio.to_thread.run_sync
     with otlp_receiver("http/protobuf") as receiver, webhook() as hook:
         otlp = Otlp(endpoint=receiver.endpoint, metrics=False, logs=False)

@@ -1,4 +1,4 @@
-"""What recording rules compute, and what alerts say, down to the last word."""
+"""Values that recording rules compute, and the exact texts of alerts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def slow(each: float, over: float, labels: str = ANSWERED) -> dict[str, Sequence
 
 
 def test_p95(trial: Make) -> None:
-    """Of round trips of 5 min, in seconds: 60 to 0.1 s, 30 to 0.2 s, 9 to 0.5 s, 1 to 1 s."""
+    """The recorded p95 of discovery durations is the value interpolated within its bucket."""
     counts = {"0.1": 60, "0.2": 90, "0.5": 99, "1.0": 100, "+Inf": 100}
     found = trial(histogram(ANSWERED, **{bound: grow((count, 20)) for bound, count in counts.items()}))
     expression = "round(pellucid:discovery_duration_seconds:p95_5m, 1e-6)"
@@ -79,7 +79,7 @@ def test_p95(trial: Make) -> None:
 
 
 def test_quantiles_of_no_traffic(trial: Make) -> None:
-    """There are none, rather than NaN."""
+    """The p95 and the error ratio have no value without traffic, rather than NaN."""
     found = trial(histogram(ANSWERED, **{"0.1": level((7, 20)), "+Inf": level((9, 20))}))
     found.value(15, "pellucid:discovery_duration_seconds:p95_5m")
     found.value(15, "pellucid:discovery_errors:ratio_rate5m")
@@ -87,7 +87,7 @@ def test_quantiles_of_no_traffic(trial: Make) -> None:
 
 
 def test_error_ratio(trial: Make) -> None:
-    """Failures and timeouts by requests; 0 where nothing ever failed, and what callers abandoned is neither."""
+    """The error ratio is the share of failures and timeouts in all requests, and 0 where nothing ever failed."""
     name = f'{DURATION}_count{{{RUBE},pellucid_provider_kind="hub"'
     found = trial(
         {
@@ -104,7 +104,7 @@ def test_error_ratio(trial: Make) -> None:
 
 
 def test_over_objective(trial: Make) -> None:
-    """The share of requests that were counted as over it."""
+    """The recorded ratio is the share of requests that were counted as over the objective."""
     found = trial(slow(60, 15))
     for window in ("5m", "30m", "1h", "6h"):
         expression = f"round(pellucid:discovery_over_objective:ratio_rate{window}, 1e-6)"
@@ -114,7 +114,7 @@ def test_over_objective(trial: Make) -> None:
 
 
 def test_long_windows_slide_with_the_minute(trial: Make) -> None:
-    """Made of windows of 5 min, they count each request once, from its minute to the same one a window later."""
+    """A long window counts each request once, from its minute until the window has passed."""
     found = trial(slow_burst())
     counts = {
         "30m": ((17, 420), (39, 600), (49, 60), (51, 0)),
@@ -138,7 +138,7 @@ def slow_burst() -> dict[str, Sequence[float | None]]:
 
 
 def test_a_window_outlives_the_processes_that_it_counted(trial: Make) -> None:
-    """A process that ended half an hour ago is in the last hour, and a new one is added to it."""
+    """A window keeps the requests of a process that ended half an hour ago, and adds those of a new one."""
     ended = {name: [*values[:30], STALE] for name, values in slow(60, 60).items()}
     begun = {name.replace("a:9464", "b:9464"): late(40, values) for name, values in slow(60, 0).items()}
     found = trial({**ended, **begun, 'up{job="shop",instance="b:9464"}': level((1, 130))})
@@ -147,7 +147,7 @@ def test_a_window_outlives_the_processes_that_it_counted(trial: Make) -> None:
 
 
 def test_increases_count_from_nothing(trial: Make) -> None:
-    """A series that appears with 3 grew by 3; after a restart what it grew by is what it shows."""
+    """An increase counts a new series from 0, and a series after a restart from 0, too."""
     found = trial(
         {f'pellucid_cost_total{{{HERE},gen_ai_request_model="gpt"}}': [*late(70, level((3, 70))), *level((1, 10))]}
     )
@@ -161,7 +161,7 @@ def test_increases_count_from_nothing(trial: Make) -> None:
 
 
 def test_one_failed_scrape_is_no_new_series(trial: Make) -> None:
-    """What ended with a scrape that failed, and was there again with the next one, has not grown from nothing."""
+    """A series that ends with a failed scrape, and is there again with the next one, has not grown from nothing."""
     cost, up = grow((1, 140), start=1000), level((1, 141))
     cost[70], up[70] = STALE, 0
     found = trial({f'pellucid_cost_total{{{HERE},gen_ai_request_model="gpt"}}': cost, f"up{{{HERE}}}": up})
@@ -172,7 +172,7 @@ def test_one_failed_scrape_is_no_new_series(trial: Make) -> None:
 
 
 def test_tokens_are_those_of_both_kinds(trial: Make) -> None:
-    """Input and output of all series of a model."""
+    """The recorded tokens are input and output of all series of a model."""
     name = f"gen_ai_client_token_usage_sum{{{HERE},{MODEL},gen_ai_token_type="
     found = trial({f'{name}"input"}}': grow((90, 70)), f'{name}"output"}}': grow((10, 70))})
     found.value(65, "round(pellucid:tokens:increase1h)", (MODEL_LABELS, 6000))
@@ -403,7 +403,7 @@ def test_each_alert_names_who_and_how_much(
     labels: Mapping[str, str],
     summary: str,
 ) -> None:
-    """With the number and the objective or limit as people say them, and links that are filled in."""
+    """Each alert names its subject, the number and the objective or limit, and its links are filled in."""
     alert = ALERTS[name, severity]
     link = re.sub(
         r"{{ \$labels\.(\w+) \| urlquery }}",
@@ -436,7 +436,7 @@ def test_each_alert_names_who_and_how_much(
 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "two\nlines", "Bücher & mehr", "{{ $x }}", "100% %q"])
 def test_names_are_only_text(trial: Make, name: str) -> None:
-    """Whatever a hub is called: its objective is found, and the link leads to its dashboard."""
+    """A hub with any characters in its name has its objective in the text, and a link to its dashboard."""
     labels = f"{HERE},pellucid_provider_id={json.dumps(name, ensure_ascii=False)}"
     found = trial(
         {
@@ -459,7 +459,7 @@ def test_names_are_only_text(trial: Make, name: str) -> None:
 
 
 def test_a_streak_is_a_number_of_requests(trial: Make) -> None:
-    """Its summary has no share, and no quantile of so few."""
+    """The summary of a streak has a number of requests, and neither a share nor a quantile."""
     calls = [float(minute // 20) for minute in range(91)]
     counters = {f"{DURATION}_count{{{ANSWERED}}}": calls, f"pellucid_hub_over_objective_total{{{ANSWERED}}}": calls}
     found = trial({**counters, **gauge("hub_over_objective_streak", 4), **OBJECTIVE})
@@ -476,7 +476,7 @@ def test_a_streak_is_a_number_of_requests(trial: Make) -> None:
 
 
 def test_a_hub_without_a_success_has_no_time_of_it(trial: Make) -> None:
-    """Its summary says so."""
+    """The summary of a hub that never succeeded says so, and has no time of a success."""
     silence = gauge("hub_unanswered_age_seconds", 0)
     found = trial({f"{DURATION}_count{{{HERE},{ASKED % 'failed'}}}": grow((2, 90)), **silence})
     alert = ALERTS["ToolHubDown", "page"]
@@ -493,12 +493,12 @@ def test_a_hub_without_a_success_has_no_time_of_it(trial: Make) -> None:
 
 
 def test_each_alert_is_tried() -> None:
-    """None is left out above, or in `test_score_alerts.py`, whose alert needs more than an hour."""
+    """Each alert has a case here, except the one in `test_score_alerts.py`, which needs more than an hour."""
     assert {(name, severity) for name, severity, *_ in SAID} == set(ALERTS) - {("ScoreDropped", "ticket")}
 
 
 def test_a_hub_has_its_own_slo(trial: Make) -> None:
-    """With `slo=0.5` a quarter of slow requests is half of its budget; the threshold's would be spent 25 times."""
+    """A hub with `slo=0.5` has spent half of its budget when a quarter of its requests is slow."""
     found = trial({**slow(60, 15), **gauge("hub_slo_ratio", 0.5), **OBJECTIVE})
     found.value(85, "round(pellucid:hub_error_budget:spent7d, 1e-6)", (HUB, 0.5))
     found.firing(85, "ToolHubSlow")
@@ -506,7 +506,7 @@ def test_a_hub_has_its_own_slo(trial: Make) -> None:
 
 
 def test_a_low_slo_pages_when_all_requests_are_slow(trial: Make) -> None:
-    """14.4 times half of them is never reached; all of them is."""
+    """A hub with a low SLO pages when all of its requests are slow, as 14.4 times its budget is never reached."""
     found = trial({**slow(60, 60), **gauge("hub_slo_ratio", 0.5), **OBJECTIVE})
     page = ALERTS["ToolHubSlow", "page"]
     found.value(85, 'count(ALERTS{alertname="ToolHubSlow",burn="fast",alertstate="firing"})', ({}, 1))
@@ -515,7 +515,7 @@ def test_a_low_slo_pages_when_all_requests_are_slow(trial: Make) -> None:
 
 
 def test_an_alert_names_what_the_hub_declares(trial: Make) -> None:
-    """Owner as a label, address, runbook and objective as annotations; also after a scrape has failed."""
+    """An alert has what the hub declares: owner as a label, address, runbook and objective as annotations."""
     declared = 'pellucid_hub_owner="payments",pellucid_hub_runbook="https://wiki/rube",server_address="rube.example"'
     silence = gauge("hub_unanswered_age_seconds", 0)
     info = {f"pellucid_hub_info{{{RUBE},{declared}}}": [*level((1, 60)), STALE]}

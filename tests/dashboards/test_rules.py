@@ -63,12 +63,12 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_file_is_what_the_code_makes() -> None:
-    """`make dashboards` was run after the last change."""
+    """The file in the repository is the one that `make dashboards` writes."""
     assert RULES_FILE.read_text(encoding="utf-8") == render()
 
 
 def test_the_file_is_yaml_with_the_same_rules() -> None:
-    """It is written without a library, and read by one."""
+    """A YAML library reads the same rules from the file, which is written without one."""
     groups = yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))["groups"]
     read = [rule for group in groups for rule in group["rules"]]
     assert [rule.get("record") or rule["alert"] for rule in read] == [rule.name for rule in RULES]
@@ -78,7 +78,7 @@ def test_the_file_is_yaml_with_the_same_rules() -> None:
 @pytest.mark.prometheus
 @pytest.mark.parametrize("scale", [1.0, 0.01, 0.0001])
 def test_promtool_accepts_the_file(scale: float, tmp_path: Path) -> None:
-    """At each scale."""
+    """Promtool accepts the file at each scale."""
     file = tmp_path / "rules.yml"
     file.write_text(render(scale=scale))
     ran = subprocess.run(
@@ -89,26 +89,26 @@ def test_promtool_accepts_the_file(scale: float, tmp_path: Path) -> None:
 
 
 def test_all_alerts_are_there() -> None:
-    """Those that the runbooks describe, and no others."""
+    """The alerts are those that the runbooks describe, and no others."""
     assert {alert.name for alert in ALERTS} == WANTED
     sections = anchors(ROOT / "docs" / "runbooks.md")
     assert {name.lower() for name in WANTED} == sections - {"runbooks", "thresholds"}
 
 
 def test_the_overview_counts_all_alerts() -> None:
-    """Its first tile says that something is wrong, whatever it is; `Watchdog` says that nothing is."""
+    """The first tile of the overview counts all alerts but `Watchdog`, which says that nothing is wrong."""
     assert {name for name in WANTED if re.fullmatch(OVERVIEW.split('"')[1], name)} == WANTED - {WATCHDOG}
 
 
 def test_one_alert_is_for_no_person() -> None:
-    """It fires whatever there is, at once and always."""
+    """The one alert with severity `none` is the watchdog, which fires at once and always."""
     [watchdog] = (alert for alert in ALERTS if alert.severity == "none")
     assert (watchdog.name, watchdog.expression, watchdog.after) == (WATCHDOG, "vector(1)", 0.0)
 
 
 @pytest.mark.parametrize("rule", OF_SERVICES, ids=lambda rule: rule.name)
 def test_all_names_exist(rule: Record | Alert) -> None:
-    """Series are instruments of `semconv` or recorded, and labels are those that the series of the expression have."""
+    """Each name in a rule is an instrument of `semconv`, a recorded series, or a label of the rule's series."""
     found = names_in(rule.expression)
     assert found.metrics
     assert found.metrics <= {*OF_METRICS, *RECORDS, "up", "ALERTS"}
@@ -128,7 +128,7 @@ def names_of_recorded(names: set[str]) -> set[str]:
 
 
 def test_the_tokenizer_finds_names() -> None:
-    """Also those that it is there to refuse."""
+    """The tokenizer finds all metrics and labels of an expression."""
     found = names_in(
         'sum by (job, made) (rate(up{up_to="a{b}", x=~"y"}[5m] offset 1h)) > on (z) group_left a:b_total * 2e3'
     )
@@ -137,7 +137,7 @@ def test_the_tokenizer_finds_names() -> None:
 
 
 def test_recorded_series_are_made_before_they_are_read() -> None:
-    """Rules of a group are evaluated in order."""
+    """A recorded series is made by a rule before those that read it."""
     made: set[str] = set()
     for rule in RULES:
         assert names_in(rule.expression).metrics & RECORDS <= made
@@ -166,7 +166,7 @@ RARE = ("ToolCatalogChanging", "ToolDefinitionsChanged")
 
 @pytest.mark.parametrize("group", HUB_GROUPS, ids=lambda group: group.name)
 def test_only_the_last_minutes_of_processes_are_read(group: Group) -> None:
-    """Longer windows are made of what was recorded for each hub, but for changes of catalogues, which are rare."""
+    """Rules on hubs read only the last minutes of processes, except for changes of catalogues, which are rare."""
     for rule in group.rules:
         windows = re.findall(r"\bpellucid_\w+(?:\{[^}]*\})?\[(\w+)\]", rule.expression)
         assert set(windows) <= ({"1h"} if rule.name in RARE else {"1m", "2m", "5m"}), rule.name
@@ -174,7 +174,7 @@ def test_only_the_last_minutes_of_processes_are_read(group: Group) -> None:
 
 @EACH_ALERT
 def test_each_alert_says_what_it_should(alert: Alert) -> None:
-    """Severity, who and how much, a runbook that exists, and a dashboard with what is concerned chosen."""
+    """Each alert has a severity, a subject, a value, and links to its runbook and a dashboard."""
     [read] = [
         rule
         for group in yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))["groups"]
@@ -193,7 +193,7 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
 
 
 def test_each_part_of_telemetry_has_advice() -> None:
-    """What the SDK says has failed, and what the page on telemetry lists, is in the runbook."""
+    """Each part that can fail in the SDK's code is listed on the page on telemetry, and has advice in the runbook."""
     code = "\n".join(file.read_text() for file in (ROOT / "sdk" / "pellucid").rglob("*.py"))
     failing = set(re.findall(r'\bfault\("(\w+)"', code))
     assert {"listener", "recording"} < failing
@@ -207,7 +207,7 @@ def test_each_part_of_telemetry_has_advice() -> None:
 
 
 def test_thresholds_are_documented() -> None:
-    """Each field in its group, in the order of the fields, and each number in the file comes from there."""
+    """The docstrings describe each threshold in its group, in the order of the fields."""
     groups = reversed(Thresholds.__mro__[1:-1])
     described = [name for group in groups for name in re.findall(r"^    (\w+): ", getdoc(group) or "", re.MULTILINE)]
     assert described == [field.name for field in fields(Thresholds)]
@@ -215,7 +215,7 @@ def test_thresholds_are_documented() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Thresholds)])
 def test_each_threshold_changes_the_rules(name: str) -> None:
-    """None of them is left unused."""
+    """Each threshold changes the rules."""
     value = getattr(Thresholds(), name)
     word = "correct=0.9" if name == "score_objectives" else "not_found"
     other = (word,) if isinstance(value, tuple) else value + "/x" if isinstance(value, str) else value * 0.9
@@ -224,7 +224,7 @@ def test_each_threshold_changes_the_rules(name: str) -> None:
 
 
 def test_thresholds_are_set_by_name() -> None:
-    """Numbers, words and lists; those that are not named stay."""
+    """Thresholds are set by name to numbers, words and lists; those that are not named keep their values."""
     found = Thresholds().set(["hanging_after=30", "jobs=shop|desk", "tool_refusals=not_found, gone", "hub_failing=.5"])
     assert found == replace(
         Thresholds(), hanging_after=30.0, jobs="shop|desk", tool_refusals=("not_found", "gone"), hub_failing=0.5
@@ -249,13 +249,13 @@ def test_thresholds_are_set_by_name() -> None:
     ],
 )
 def test_wrong_thresholds_are_refused(assignment: str, said: str) -> None:
-    """With what to do."""
+    """A wrong threshold raises ConfigError that says what to write."""
     with pytest.raises(ConfigError, match=re.escape(said)):
         Thresholds().set([assignment])
 
 
 def test_scaling_leaves_thresholds_alone() -> None:
-    """Windows and `for` shrink; the age of a fetch that hangs does not, and limits per hour go with their window."""
+    """Scaling shrinks windows, `for` and limits per hour, and leaves the age of a fetch that hangs."""
     rules = render(scale=0.01)
     assert "[36s]" in rules
     assert "for: 1200ms" in rules
@@ -264,7 +264,7 @@ def test_scaling_leaves_thresholds_alone() -> None:
 
 
 def test_scaled_alerts_say_their_own_windows() -> None:
-    """A drill's page of the last 3 s does not speak of 5 min."""
+    """A scaled alert does not mention the windows of the unscaled one."""
     for rule in (rule for group in all_groups(Context(scale=0.01)) for rule in group.rules if isinstance(rule, Alert)):
         said = re.sub("`[^`]*`", "", rule.summary + rule.description)  # without the queries of templates
         assert not re.search(r"\b(5m|10m|30m|1h|6h|\d+ min)\b", said), rule.name
@@ -272,7 +272,7 @@ def test_scaled_alerts_say_their_own_windows() -> None:
 
 @pytest.mark.prometheus
 def test_strange_words_stay_text(tmp_path: Path) -> None:
-    """Jobs and addresses with quotes, colons and hashes neither break the file nor get out of their strings."""
+    """Jobs and addresses with quotes, colons and hashes neither break the file nor leave their strings."""
     strange = 'a"b\\.c: #d'
     file = tmp_path / "rules.yml"
     file.write_text(render(Thresholds(jobs=strange, runbook_base=strange, dashboard_base=strange)))

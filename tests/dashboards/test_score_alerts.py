@@ -57,7 +57,7 @@ def fires(version: str, name: str = "correct") -> Mapping[str, str]:
 
 
 def test_a_score_below_its_objective_fires_and_resolves(scored: Callable[..., Trial]) -> None:
-    """Without a week before; others have no objective."""
+    """A score below its objective fires without a week of earlier scores; a score without an objective does not."""
     bad = scores("2", grow((10, 60)), grow((9.5, 20), (6, 20), (9.5, 20)))
     other = scores("2", grow((10, 60)), grow((1, 60)), name="brief")
     found = scored({**bad, **other}, "correct=0.9")
@@ -78,7 +78,7 @@ def named(version: str, name: str = "correct") -> dict[str, str]:
 
 @pytest.mark.parametrize(("mean", "is_told"), [(0.75, False), (0.70, True)])
 def test_a_score_is_compared_with_the_days_before(scored: Callable[..., Trial], mean: float, is_told: bool) -> None:
-    """Of all versions: the new one has none of its own. A tenth below 0.8 is 0.72."""
+    """A new version's score fires if it is a tenth below the mean of all versions before it."""
     old = scores("1", grow((10, 120), (0, 40)), grow((8, 120), (0, 40)))
     new = scores("2", late(120, grow((10, 40))), late(120, grow((10 * mean, 40))))
     found = scored({**old, **new})
@@ -89,14 +89,14 @@ def test_a_score_is_compared_with_the_days_before(scored: Callable[..., Trial], 
 
 @pytest.mark.parametrize(("each", "is_told"), [(3, False), (4, True)])
 def test_few_scores_tell_nobody(scored: Callable[..., Trial], each: float, is_told: bool) -> None:
-    """18 in the window are few, 24 are enough."""
+    """Too few scores fire no alert: 18 in the window are too few, 24 are enough."""
     found = scored(scores("1", grow((each, 40)), grow((0, 40))), "correct=0.9")
     found.firing(35, ALERT, *([fires("1")] if is_told else []))
     found.run()
 
 
 def test_few_scores_before_tell_nothing(scored: Callable[..., Trial]) -> None:
-    """Ten good ones are no time to compare with."""
+    """Ten scores before are too few to compare with, and fire no alert."""
     number = add(grow((1, 10), (0, 50)), grow((0, 30), (10, 30)))
     found = scored(scores("1", number, grow((1, 10), (0, 50))))
     found.firing(34, ALERT)
@@ -104,7 +104,7 @@ def test_few_scores_before_tell_nothing(scored: Callable[..., Trial]) -> None:
 
 
 def test_restarts_and_silence_are_no_drop(scored: Callable[..., Trial]) -> None:
-    """A process that starts anew counts from 0; one without scores says nothing."""
+    """Processes that restart, or that have no scores, are no drop."""
     number = [*grow((10, 60)), *grow((10, 60)), *level((600, 60))]
     found = scored(scores("1", number, [0.9 * value for value in number]), "correct=0.8")
     for minute in (50, 63, 70, 100, 150):
@@ -113,7 +113,7 @@ def test_restarts_and_silence_are_no_drop(scored: Callable[..., Trial]) -> None:
 
 
 def test_what_it_says() -> None:
-    """Which score, of whom, how low, of how many, and what it was before, in the windows of the rules."""
+    """The alert says which score of whom is how low, of how many, and what it was before, in the rules' windows."""
     groups = yaml.safe_load(render(scale=SCALE))["groups"]
     [rule] = [rule for group in groups for rule in group["rules"] if rule.get("alert") == ALERT]
     summary = rule["annotations"]["summary"]
@@ -128,7 +128,7 @@ def test_what_it_says() -> None:
 
 
 def test_native_histograms(scored: Callable[..., Trial]) -> None:
-    """Their sums and numbers are read, too, and names of scores are quoted."""
+    """The rules read sums and numbers of native histograms, and quote the names of scores."""
     text = render(Thresholds(score_objectives=("correct=0.9", "helpful.now=3.5")))
     assert 'pellucid:scores_sum:increase1h{gen_ai_evaluation_name="helpful.now"}' in text
     assert "histogram_sum(increase(pellucid_evaluation_score[1h]))" in text

@@ -77,7 +77,7 @@ def test_only_this_machine_gets_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_says_whether_it_is_well(name: str) -> None:
-    """Each has a health check that needs no shell, and who waits for another waits until that is well."""
+    """Each service has a health check without a shell, and waits until the services that it depends on are healthy."""
     assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
     for other, condition in SERVICES[name].get("depends_on", {}).items():
         assert other in SERVICES
@@ -85,7 +85,7 @@ def test_every_service_says_whether_it_is_well(name: str) -> None:
 
 
 def test_images_are_pinned() -> None:
-    """Each image has a version with three parts, but those that are built here."""
+    """Each image has a version with three parts, except those that are built here."""
     texts = [(ROOT / "docker-compose.yml").read_text(), (ROOT / "Dockerfile").read_text()]
     images = [image for text in texts for image in re.findall(r"(?:image:|FROM) (\S+)", text)]
     others = [image for image in images if not re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", image)]
@@ -96,7 +96,7 @@ def test_images_are_pinned() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_hardened(name: str) -> None:
-    """Each is without rights, writes to volumes and /tmp only, and has limits of memory, processors and logs."""
+    """Each service has no rights, a read-only root, and limits of processors, processes and logs."""
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -118,14 +118,14 @@ def test_servers_in_go_collect_garbage_before_their_limit(name: str) -> None:
 
 
 def test_prometheus_keeps_as_much_as_the_disk_has() -> None:
-    """What is kept has a limit in days and one in bytes."""
+    """Prometheus has a limit in days and one in bytes for the data that it keeps."""
     options = " ".join(SERVICES["prometheus"]["command"])
     assert "--storage.tsdb.retention.time=" in options
     assert "--storage.tsdb.retention.size=" in options
 
 
 def test_only_the_demo_has_git() -> None:
-    """The relay's image is a target without git; that of the demo is made of it."""
+    """The image of the relay has no git, and that of the demo is made from it."""
     stages = dict(re.findall(r"(?ms)^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", (ROOT / "Dockerfile").read_text()))
     assert {name: "git" in stage for name, stage in stages.items()} == {"build": False, "relay": False, "demo": True}
     for name in ("relay", "demo"):
@@ -155,7 +155,7 @@ def test_what_is_mounted_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["alertmanager", "jaeger", "loki", "otel-collector", "prometheus"])
 def test_configuration_is_mounted_where_it_is_looked_for(name: str) -> None:
-    """The configuration file that a command line names is that of the mounted folder."""
+    """The configuration file in a service's command line lies in the folder that is mounted there."""
     [path] = re.findall(r"--config(?:\.file)?[= ](\S+)", " ".join(SERVICES[name]["command"]))
     [source] = [volume.split(":")[0] for volume in SERVICES[name]["volumes"] if volume.startswith("./")]
     mounted = next(volume.split(":")[1] for volume in SERVICES[name]["volumes"] if volume.startswith("./"))
@@ -163,13 +163,13 @@ def test_configuration_is_mounted_where_it_is_looked_for(name: str) -> None:
 
 
 def test_every_volume_is_used() -> None:
-    """No volume is declared for nobody."""
+    """Each volume that is declared is used by a service."""
     mounts = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
     assert set(COMPOSE["volumes"]) == {mount for mount in mounts if not mount.startswith(".")}
 
 
 def test_nobody_has_a_default_password() -> None:
-    """Grafana's administrator gets the password of .env or does not start; everybody else may only look."""
+    """Grafana does not start without a password for its administrator, and lets all others only look."""
     environment = SERVICES["grafana"]["environment"]
     assert environment["GF_SECURITY_ADMIN_PASSWORD"].startswith("${GRAFANA_PASSWORD:?")
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
@@ -184,14 +184,14 @@ def test_whoever_may_look_may_follow_links_to_traces() -> None:
 
 
 def test_no_empty_password_is_left_where_it_cannot_be_made(tmp_path: Path) -> None:
-    """Without Python there is no `.env` afterwards, so that the next call makes one."""
+    """Make leaves no `.env` if Python fails, so that the next call makes a password."""
     command = ["make", "-f", str(ROOT / "Makefile"), ".env", "PYTHON=/no/such/python"]
     assert subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode != 0
     assert not (tmp_path / ".env").exists()
 
 
 def test_make_writes_a_password_of_its_own(tmp_path: Path) -> None:
-    """Two checkouts get two passwords, readable by their owner only; a second call leaves it."""
+    """Make writes another password for each checkout, readable by its owner only, and a second call leaves it."""
     found = []
     for name in ("one", "two"):
         folder = tmp_path / name
@@ -205,7 +205,7 @@ def test_make_writes_a_password_of_its_own(tmp_path: Path) -> None:
 
 
 def test_applications_find_the_stack_at_the_defaults_of_the_sdk() -> None:
-    """OTLP is where exporters send unless told otherwise, and examples of scrapes name the SDK's own port."""
+    """The Collector listens where the SDK sends by default, and examples of scrapes have the SDK's own port."""
     assert SERVICES["otel-collector"]["ports"] == ["127.0.0.1:4317:4317", "127.0.0.1:4318:4318"]
     [example] = yaml.safe_load(example_targets())
     assert example["targets"] == [f"host.docker.internal:{Prometheus().port}"]
@@ -272,7 +272,7 @@ def test_jaeger_stores_where_it_reads() -> None:
 
 
 def test_jaeger_leads_to_runs() -> None:
-    """A trace, and each id of a run in it, is a link to the viewer; the file that says so is mounted."""
+    """Jaeger links each trace, and each id of a run in it, to the viewer, by a file that is mounted."""
     shown = read("jaeger/config.yaml")["extensions"]["jaeger_query"]["ui"]["config_file"]
     assert shown == "/etc/jaeger/ui.json"
     assert "./dashboards/pellucid_dashboards/files/jaeger:/etc/jaeger:ro" in SERVICES["jaeger"]["volumes"]
@@ -303,7 +303,7 @@ def for_2_42(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.prometheus
 def test_prometheus_reads_its_configuration(tmp_path: Path) -> None:
-    """Promtool accepts what version 2.42 knows of it, and the files of targets."""
+    """Promtool accepts the configuration of Prometheus that version 2.42 knows, and the files of targets."""
     file = tmp_path / "prometheus.yml"
     file.write_text(yaml.safe_dump(for_2_42(FILES / "prometheus")))
     done = subprocess.run([program("promtool"), "check", "config", file], capture_output=True, text=True, check=False)
@@ -328,7 +328,7 @@ def test_targets_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_prometheus_is_started_for_what_the_dashboards_need() -> None:
-    """Exemplars are kept, OTLP is received, and native histograms are scraped, without classic buckets."""
+    """Prometheus keeps exemplars, takes OTLP, and scrapes native histograms without classic buckets."""
     given = SERVICES["prometheus"]["command"]
     assert "--web.enable-otlp-receiver" in given
     assert "--enable-feature=exemplar-storage,created-timestamp-zero-ingestion" in given
@@ -368,7 +368,7 @@ def test_data_sources_have_the_uids_that_dashboards_use() -> None:
 
 
 def test_dashboards_are_mounted_where_grafana_looks() -> None:
-    """The provider's folder, and that of the home dashboard, is the mounted one."""
+    """The folder of Grafana's provider, in which the home dashboard is, is the mounted one."""
     [provider] = read("grafana/provisioning/dashboards/pellucid.yml")["providers"]
     path = provider["options"]["path"]
     assert f"./dashboards/pellucid_dashboards/files/grafana/dashboards:{path}:ro" in SERVICES["grafana"]["volumes"]

@@ -32,7 +32,7 @@ SENDING = f'{HERE},exporter="otlp_grpc/jaeger",data_type="traces"'
 EXPORTER = {**LABELS, "exporter": "otlp_grpc/jaeger"}
 FILES = Path(pellucid_dashboards.__file__).parent / "files" / "alertmanager"
 AFTER_2_42 = {f"prometheus_tsdb_{name}_storage_size_bytes" for name in ("wal", "head_chunks")}
-"""What a Prometheus of that version does not serve; without these, the sizes of the blocks are added up."""
+"""Metrics that a Prometheus of version 2.42 does not have; without them, the sizes of the blocks are added up."""
 NOBODY = "http://127.0.0.1:9"
 ITEMS = ("spans", "metric_points", "log_records")
 
@@ -48,7 +48,7 @@ def fired(trial: Make, name: str, series: Mapping[str, Sequence[float | None]], 
 
 
 def test_a_queue_that_fills(trial: Make) -> None:
-    """Above four fifths for two minutes; a queue without a capacity has no share."""
+    """A queue above four fifths for two minutes opens a ticket; a queue without a capacity has no share."""
     used = {
         f"otelcol_exporter_queue_size{{{SENDING}}}": level((800, 10), (801, 10), (10, 40)),
         f"otelcol_exporter_queue_capacity{{{SENDING}}}": level((1000, 60)),
@@ -62,7 +62,7 @@ def test_a_queue_that_fills(trial: Make) -> None:
 @pytest.mark.parametrize("ending", ["", "_total"])
 @pytest.mark.parametrize("items", ITEMS)
 def test_a_collector_that_refuses(trial: Make, items: str, ending: str) -> None:
-    """The first item that it ever refuses is told of, whether its configuration leaves suffixes out or not."""
+    """The first item that a Collector refuses alerts, with or without suffixes in the names of metrics."""
     name = f'otelcol_receiver_refused_{items}{ending}{{{HERE},receiver="otlp",transport="grpc"}}'
     labels = {**LABELS, "receiver": "otlp", "severity": "ticket"}
     fired(trial, "CollectorRefusing", {name: late(20, level((1, 40)))}, (20, labels), 19, 35)
@@ -72,7 +72,7 @@ def test_a_collector_that_refuses(trial: Make, items: str, ending: str) -> None:
 @pytest.mark.parametrize("items", ITEMS)
 @pytest.mark.parametrize("event", ["send_failed", "enqueue_failed"])
 def test_a_collector_that_loses(trial: Make, event: str, items: str, ending: str) -> None:
-    """Each kind of loss and of item, by exporter; what a Collector had lost before is no news."""
+    """A Collector that loses items opens a ticket by exporter; items lost before do not count."""
     name = f"otelcol_exporter_{event}_{items}{ending}{{{SENDING}}}"
     lost = {name: level((7, 20), (8, 40)), name.replace("jaeger", "other"): level((7, 60))}
     fired(trial, "CollectorFailing", lost, (21, {**EXPORTER, "severity": "ticket"}), 19, 35)
@@ -80,7 +80,7 @@ def test_a_collector_that_loses(trial: Make, event: str, items: str, ending: str
 
 @pytest.mark.parametrize("name", ["errors", "dropped"])
 def test_notifications_that_fail_for_long(trial: Make, name: str) -> None:
-    """A restart of Alertmanager is not told of, in which a minute's alerts are lost; an outage is, by its address."""
+    """An outage of Alertmanager pages with its address; a restart, in which a minute's alerts are lost, does not."""
     counter = f"prometheus_notifications_{name}_total{{{HERE},alertmanager=%s}}"
     lost = {
         counter % '"http://a"': grow((0, 10), (1, 15), (0, 35)),
@@ -92,7 +92,7 @@ def test_notifications_that_fail_for_long(trial: Make, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rule_evaluation_failures", "rule_group_iterations_missed"])
 def test_rules_that_fail(trial: Make, name: str) -> None:
-    """Three in ten minutes; two are a moment of load."""
+    """A rule that fails three times in ten minutes pages; one that fails twice does not."""
     counter = f'prometheus_{name}_total{{{HERE},rule_group="%s"}}'
     lost = {counter % "a": grow((0, 20), (1, 5), (0, 35)), counter % "b": grow((0, 20), (2, 1), (0, 39))}
     fired(trial, "PrometheusRulesFailing", lost, (25, {**LABELS, "rule_group": "a", "severity": "page"}), 21, 40)
@@ -100,14 +100,14 @@ def test_rules_that_fail(trial: Make, name: str) -> None:
 
 @pytest.mark.parametrize("server", ["prometheus", "alertmanager"])
 def test_a_configuration_that_is_not_taken(trial: Make, server: str) -> None:
-    """For five minutes: until then, somebody is still at it."""
+    """A configuration that is not taken for five minutes opens a ticket."""
     state = {f"{server}_config_last_reload_successful{{{HERE}}}": level((1, 10), (0, 10), (1, 40))}
     fired(trial, "ConfigReloadFailing", state, (15, {**LABELS, "severity": "ticket"}), 14, 20)
 
 
 @pytest.mark.parametrize("reason", ['reason="serverError",', ""], ids=["a reason", "before reasons"])
 def test_messages_that_are_not_sent(trial: Make, reason: str) -> None:
-    """One is enough; those that newer ones replaced are not lost."""
+    """One message that is not sent alerts; messages that newer ones replaced are not lost."""
     counter = f'alertmanager_notifications_failed_total{{{HERE},%sintegration="%s"}}'
     lost = {
         counter % (reason, "slack"): level((0, 20), (1, 40)),
@@ -117,7 +117,7 @@ def test_messages_that_are_not_sent(trial: Make, reason: str) -> None:
 
 
 def test_data_that_reaches_its_size(trial: Make) -> None:
-    """Blocks, log and head together, for a quarter of an hour; without a limit of size there is no share."""
+    """Data near its limit of size for a quarter of an hour opens a ticket; without a limit there is no share."""
     sizes = {
         f"prometheus_tsdb_storage_blocks_bytes{{{HERE}}}": level((7e9, 10), (8e9, 20), (7e9, 30)),
         f"prometheus_tsdb_wal_storage_size_bytes{{{HERE}}}": level((1e9, 60)),
@@ -131,14 +131,14 @@ def test_data_that_reaches_its_size(trial: Make) -> None:
 
 @pytest.mark.parametrize("name", ["compactions", "wal_writes", "checkpoint_creations", "head_truncations"])
 def test_data_that_is_not_written(trial: Make, name: str) -> None:
-    """The first failure pages."""
+    """The first failure to write data pages."""
     lost = {f"prometheus_tsdb_{name}_failed_total{{{HERE}}}": level((0, 20), (1, 40))}
     fired(trial, "PrometheusDiskFailing", lost, (21, {**LABELS, "severity": "page"}), 19, 35)
 
 
 @pytest.mark.parametrize("name", ["key", "value"])
 def test_a_disk_with_traces_that_fills(trial: Make, name: str) -> None:
-    """Less than 2 GB are free for keys or for values."""
+    """A disk for traces with less than 2 GB free for keys or for values alerts."""
     free = {
         f"jaeger_storage_badger_{each}_log_bytes_available{{{HERE}}}": level((9e9, 60)) for each in ("key", "value")
     }
@@ -147,7 +147,7 @@ def test_a_disk_with_traces_that_fills(trial: Make, name: str) -> None:
 
 
 def test_the_watchdog_always_fires(trial: Make) -> None:
-    """Also when nothing is measured, with no labels but its severity."""
+    """The watchdog fires even if nothing is measured, with no labels but its severity."""
     found = trial({"other": level((1, 3))})
     found.firing(0, "Watchdog", {"severity": "none"})
     found.firing(30, "Watchdog", {"severity": "none"})

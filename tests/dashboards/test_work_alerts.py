@@ -46,7 +46,7 @@ def labels_of(alert: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("alert", RATIOS)
 def test_failures_fire_and_resolve(trial: Make, alert: str) -> None:
-    """Half of them fail for a while, first with an error that was never seen before."""
+    """An alert on a share of failures fires while half fail, also with a new error, and resolves afterwards."""
     found = trial(
         {
             **ended(alert, grow((10, 20), (5, 10), (10, 30))),
@@ -62,7 +62,7 @@ def test_failures_fire_and_resolve(trial: Make, alert: str) -> None:
 @pytest.mark.parametrize("alert", RATIOS)
 @pytest.mark.parametrize(("off", "fires"), [(-0.1, False), (0.1, True)], ids=["below", "above"])
 def test_failures_at_the_boundary(trial: Make, alert: str, off: float, fires: bool) -> None:
-    """A share just below the limit is none to be told of."""
+    """A share of failures just below the limit fires no alert, and one just above it does."""
     failed = RATIOS[alert][3] * 100 + off
     found = trial({**ended(alert, grow((100 - failed, 30))), **ended(alert, grow((failed, 30)), "500")})
     found.firing(25, alert, *([labels_of(alert)] if fires else []))
@@ -72,7 +72,7 @@ def test_failures_at_the_boundary(trial: Make, alert: str, off: float, fires: bo
 @pytest.mark.parametrize("alert", RATIOS)
 @pytest.mark.parametrize(("failures", "fires"), [(4, False), (5, True)])
 def test_few_failures_tell_nobody(trial: Make, alert: str, failures: int, fires: bool) -> None:
-    """All of them fail, and they are the first ever; four are few."""
+    """Four failures fire no alert, though nothing succeeds; five do, even if they are the first ever."""
     found = trial(ended(alert, late(10, level((failures, 10))), "500"))
     found.firing(13, alert, *([labels_of(alert)] if fires else []))
     found.run()
@@ -91,7 +91,7 @@ def test_few_failures_tell_nobody(trial: Make, alert: str, failures: int, fires:
     ],
 )
 def test_refused_calls_are_no_failures(trial: Make, error: str) -> None:
-    """Nor are they calls that hide failures among them: half of those that were made failed."""
+    """Refused calls count neither as failures nor as calls: half of the others failing still fires."""
     found = trial({**ended("ToolFailing", grow((100, 30)), error), **ended("ToolFailing", grow((2, 30)))})
     found.firing(25, "ToolFailing")
     found.run()
@@ -107,7 +107,7 @@ def test_refused_calls_are_no_failures(trial: Make, error: str) -> None:
 
 
 def test_halted_runs_are_no_failures(trial: Make) -> None:
-    """The permission policy ended them, as it should."""
+    """Runs that the permission policy halted do not count as failures."""
     found = trial({**ended("RunFailing", grow((50, 30)), "policy_halt"), **ended("RunFailing", grow((1, 30)))})
     found.firing(25, "RunFailing")
     found.run()
@@ -120,7 +120,7 @@ def in_phase(phase: str, values: Sequence[float | None]) -> dict[str, Sequence[f
 
 
 def test_runs_that_failed_in_discovery_are_left_to_the_hub(trial: Make) -> None:
-    """A broken hub pages once, whatever number of runs it ends."""
+    """Runs that failed in discovery are left to the hub's alert: a broken hub pages once."""
     failed = ended("RunFailing", grow((9, 30)), "500")
     found = trial({**failed, **in_phase("discovery", grow((9, 30))), **ended("RunFailing", grow((1, 30)))})
     found.value(25, "round(pellucid:runs_failed_in_discovery:increase10m)", (_of_support(), 90))
@@ -130,7 +130,7 @@ def test_runs_that_failed_in_discovery_are_left_to_the_hub(trial: Make) -> None:
 
 @pytest.mark.parametrize("phase", ["inference", "dispatch", "run"])
 def test_runs_that_failed_elsewhere_page(trial: Make, phase: str) -> None:
-    """A model's outage in the same job."""
+    """Runs that fail in another phase than discovery page."""
     failed = ended("RunFailing", grow((9, 30)), "500")
     found = trial({**failed, **in_phase(phase, grow((9, 30))), **ended("RunFailing", grow((1, 30)))})
     found.firing(25, "RunFailing", labels_of("RunFailing"))
@@ -138,7 +138,7 @@ def test_runs_that_failed_elsewhere_page(trial: Make, phase: str) -> None:
 
 
 def test_failures_that_a_broken_hub_leaves_page(trial: Make) -> None:
-    """Nine of ten runs get no tools, and of the others each fails by its model."""
+    """Runs that get tools and fail by their model page, although a broken hub ends nine of ten runs."""
     failed = ended("RunFailing", grow((10, 30)), "500")
     phases = {**in_phase("discovery", grow((9, 30))), **in_phase("inference", grow((1, 30)))}
     found = trial({**failed, **phases})
@@ -163,7 +163,7 @@ def calls(quick: Sequence[float], slow: Sequence[float]) -> dict[str, Sequence[f
 
 
 def test_model_slow_fires_and_resolves(trial: Make) -> None:
-    """A tenth of the calls takes longer than 20.48 s for a while: p95 is in the middle of that bucket, at 30.7 s."""
+    """The alert fires while a tenth of the calls takes longer than 20.48 s, and resolves afterwards."""
     found = trial(calls(grow((10, 20), (9, 30), (10, 30)), grow((0, 20), (1, 30), (0, 30))))
     found.firing(20, "ModelSlow")
     found.firing(45, "ModelSlow", {**MODEL_LABELS, "severity": "ticket"})
@@ -173,7 +173,7 @@ def test_model_slow_fires_and_resolves(trial: Make) -> None:
 
 @pytest.mark.parametrize(("slow", "fires"), [(9.3, False), (9.4, True)])
 def test_model_slow_at_the_boundary(trial: Make, slow: float, fires: bool) -> None:
-    """With s of 100 slow, p95 is 20.48 + 20.48 * (s - 5) / s: 30 s at 9.343."""
+    """The alert begins at a p95 of 30 s: with s slow calls of 100, p95 is 20.48 + 20.48 * (s - 5) / s."""
     found = trial(calls(grow((100 - slow, 40)), grow((slow, 40))))
     found.firing(35, "ModelSlow", *([{**MODEL_LABELS, "severity": "ticket"}] if fires else []))
     found.run()
@@ -181,7 +181,7 @@ def test_model_slow_at_the_boundary(trial: Make, slow: float, fires: bool) -> No
 
 @pytest.mark.parametrize(("rate", "fires"), [(1.9, False), (2.1, True)])
 def test_model_slow_needs_traffic(trial: Make, rate: float, fires: bool) -> None:
-    """All calls are slow, but 19 in 10 min are few."""
+    """A model with 19 calls in 10 min has no alert, though all of them are slow."""
     found = trial(calls(grow((0, 40)), grow((rate, 40))))
     found.firing(35, "ModelSlow", *([{**MODEL_LABELS, "severity": "ticket"}] if fires else []))
     found.run()
@@ -189,7 +189,7 @@ def test_model_slow_needs_traffic(trial: Make, rate: float, fires: bool) -> None
 
 @pytest.mark.parametrize(("rate", "fires"), [(82_000, False), (84_000, True)])
 def test_token_burn(trial: Make, rate: float, fires: bool) -> None:
-    """Ten million in an hour, input and output together, are 166,667 a minute; it resolves when they are few again."""
+    """Ten million tokens in an hour, input and output together, open a ticket that resolves when they are few again."""
     token = f"gen_ai_client_token_usage_sum{{{HERE},{MODEL},gen_ai_token_type="
     found = trial({f'{token}"{kind}"}}': grow((rate, 70), (10, 70)) for kind in ("input", "output")})
     found.firing(65, "TokenBurn", *([{**MODEL_LABELS, "severity": "ticket"}] if fires else []))
@@ -199,7 +199,7 @@ def test_token_burn(trial: Make, rate: float, fires: bool) -> None:
 
 @pytest.mark.parametrize(("dollars", "fires"), [(49.9, False), (50.1, True)])
 def test_cost_burn(trial: Make, dollars: float, fires: bool) -> None:
-    """Fifty dollars in an hour, also in the first call that ever cost anything; it resolves an hour later."""
+    """Fifty dollars in an hour alert, also in the first call that cost anything; the alert resolves an hour later."""
     found = trial({f"pellucid_cost_total{{{HERE},{MODEL}}}": late(70, level((dollars, 70)))})
     found.firing(69, "CostBurn")
     found.firing(72, "CostBurn", *([{**MODEL_LABELS, "severity": "page"}] if fires else []))
@@ -211,7 +211,7 @@ BUDGET = {"job": "shop", "pellucid_budget_name": "tenant-7", "pellucid_budget_ki
 
 
 def test_a_budget_is_nearly_spent(trial: Make) -> None:
-    """Of what several processes saw last, the most counts; the next period starts with nothing spent."""
+    """A budget opens a ticket by the most that any process saw spent, and resolves when the next period begins."""
     facts = 'job="shop",pellucid_budget_name="tenant-7",pellucid_budget_kind="cost"'
     seen: dict[str, Sequence[float | None]] = {
         f'pellucid_budget_spent{{{facts},instance="a"}}': level((15, 10), (17, 10), (0, 10)),
@@ -231,7 +231,7 @@ APPROVAL = {"job": "shop", "gen_ai_tool_name": "pay", "severity": "ticket"}
 
 
 def test_approvals_waiting_fires_and_resolves(trial: Make) -> None:
-    """One call waits for 20 min, then somebody decides."""
+    """A call that waits for 20 min fires the alert, which resolves when somebody decides."""
     found = trial({PENDING: level((0, 10), (1, 20), (0, 10)), DECIDED: late(30, level((1, 10)))})
     found.firing(23, "ApprovalsWaiting")  # it has waited for 14 min
     found.firing(25, "ApprovalsWaiting", APPROVAL)
@@ -240,7 +240,7 @@ def test_approvals_waiting_fires_and_resolves(trial: Make) -> None:
 
 
 def test_approvals_waiting_counts_from_the_last_decision(trial: Make) -> None:
-    """Two calls wait all the time, and somebody decided about a third in minute 10."""
+    """Calls that wait fire the alert by the time since the last decision."""
     found = trial({PENDING: level((2, 60)), DECIDED: level((1, 10), (2, 50))})
     found.firing(23, "ApprovalsWaiting")
     found.firing(26, "ApprovalsWaiting", APPROVAL)
@@ -249,14 +249,14 @@ def test_approvals_waiting_counts_from_the_last_decision(trial: Make) -> None:
 
 @pytest.mark.parametrize(("pending", "fires"), [(19, False), (20, True)])
 def test_approvals_that_are_decided_may_be_some(trial: Make, pending: float, fires: bool) -> None:
-    """A queue that moves is in order, unless it is long."""
+    """Many approvals that are decided fire no alert unless the queue is long."""
     found = trial({PENDING: level((pending, 60)), DECIDED: grow((1, 60))})
     found.firing(50, "ApprovalsWaiting", *([APPROVAL] if fires else []))
     found.run()
 
 
 def test_approvals_of_two_processes_are_added(trial: Make) -> None:
-    """A call that one process asked for and another took up waits no longer."""
+    """Approvals of two processes are added: a call that one asked for and the other took up waits no longer."""
     other = PENDING.replace("a:9464", "b:9464")
     found = trial({PENDING: level((1, 60)), other: level((-1, 60))})
     found.firing(50, "ApprovalsWaiting")
@@ -264,7 +264,7 @@ def test_approvals_of_two_processes_are_added(trial: Make) -> None:
 
 
 def test_approvals_of_durable_runs_are_those_of_the_store(trial: Make) -> None:
-    """Two workers report them alike; what their processes have counted is not the number that wait."""
+    """Approvals of durable runs are counted by the store, whose two workers report them alike, not by process."""
     here = f'pellucid_durable_pending{{{HERE},gen_ai_tool_name="pay",pellucid_durable_kind="approval"}}'
     runs = f'pellucid_durable_runs{{{HERE},pellucid_durable_status="waiting"}}'
     others = [name.replace("a:9464", "b:9464") for name in (here, runs, PENDING)]
@@ -287,7 +287,7 @@ OPEN = f'pellucid_durable_runs{{{HERE},pellucid_durable_status="waiting"}}'
 
 
 def test_approvals_wait_on_without_the_process_that_asked(trial: Make) -> None:
-    """Another worker reads them in the store, which has asked for none and has counted none; they wait since before."""
+    """Approvals in the store wait on without the process that asked for them, if another worker reads them."""
     other = [name.replace("a:9464", "b:9464") for name in (STORED, OPEN)]
     asked = {name: [*level((1, 10)), STALE] for name in (STORED, OPEN, PENDING)}
     found = trial({**asked, **dict.fromkeys(other, late(11, level((1, 40))))})
@@ -308,7 +308,7 @@ def test_approvals_wait_on_without_the_process_that_asked(trial: Make) -> None:
     ],
 )
 def test_decisions_that_no_run_has_read_yet(trial: Make, kind: str, status: str, outcome: str, decided: bool) -> None:
-    """A run that waits for several approvals goes on with the last one; somebody decides all the same."""
+    """A decision counts before its run has read it; expiries, late decisions and results of other calls do not."""
     settled = (
         f'pellucid_durable_settlements_total{{{HERE},gen_ai_tool_name="pay",pellucid_durable_kind="{kind}",'
         f'pellucid_async_tool_status="{status}",pellucid_durable_settlement="{outcome}"}}'
@@ -322,7 +322,7 @@ def test_decisions_that_no_run_has_read_yet(trial: Make, kind: str, status: str,
 
 @pytest.mark.parametrize("metric", ["dropped", "errors"])
 def test_telemetry_dropping(trial: Make, metric: str) -> None:
-    """The first item that is ever lost is told of, and it resolves 10 min later; old losses are not."""
+    """The first item that is lost fires the alert, which resolves 10 min later; losses of before do not count."""
     name = f"pellucid_telemetry_{metric}_total{{{HERE},pellucid_telemetry_part="
     found = trial({f'{name}"span"}}': late(20, level((1, 20))), f'{name}"log"}}': level((7, 40))})
     found.firing(19, "TelemetryDropping")
@@ -332,7 +332,7 @@ def test_telemetry_dropping(trial: Make, metric: str) -> None:
 
 
 def test_what_a_new_target_lost_before_is_no_news(trial: Make) -> None:
-    """Prometheus finds a process that has run for long."""
+    """Items that a process lost before Prometheus found it fire no alert."""
     found = trial(
         {
             f"up{{{HERE}}}": late(20, level((1, 20))),
@@ -351,7 +351,7 @@ SERVICE = {"job": "shop", "severity": "page", "missing": "service"}
 
 
 def test_target_missing_fires_and_resolves(trial: Make) -> None:
-    """One of two processes does not answer for a while; the service is there all the time."""
+    """A process that does not answer for a while opens a ticket, while its service is there."""
     other = SEEN.replace("a:9464", "b:9464")
     found = trial({UP: level((1, 10), (0, 10), (1, 10)), SEEN: grow((1, 9)), other: grow((1, 29))})
     found.firing(14, "TargetMissing")
@@ -362,7 +362,7 @@ def test_target_missing_fires_and_resolves(trial: Make) -> None:
 
 
 def test_service_missing_fires_and_resolves(trial: Make) -> None:
-    """No process is left, and no target either; an hour later it is taken for stopped on purpose."""
+    """A service with no process and no target left pages; an hour later it counts as stopped on purpose."""
     found = trial({UP: [*level((1, 11)), *late(139, [])], SEEN: [*grow((1, 10)), STALE]})
     found.firing(10, "TargetMissing")
     found.firing(22, "TargetMissing", SERVICE)
@@ -381,7 +381,7 @@ OF_SERVICES = {
 
 @pytest.mark.parametrize("measured", OF_SERVICES.values(), ids=OF_SERVICES)
 def test_services_without_agents_of_ours_go_missing(trial: Make, measured: str) -> None:
-    """What is instrumented measures other things; it is scraped, or sends and has no target."""
+    """A service without agents of ours goes missing too, whether it is scraped, or sends and has no target."""
     scraped, pushed = measured % HERE, measured % 'job="desk",instance="d1"'
     found = trial(
         {UP: [*level((1, 11)), *late(139, [])], **{each: [*grow((1, 10)), STALE] for each in (scraped, pushed)}}
@@ -393,7 +393,7 @@ def test_services_without_agents_of_ours_go_missing(trial: Make, measured: str) 
 
 
 def test_a_service_that_sends_on_is_there(trial: Make) -> None:
-    """It has no target, and nothing to do: it sends the same again and again."""
+    """A service that has no target and sends the same values again and again is not missing."""
     found = trial({SEEN.replace(HERE, 'job="desk",instance="d1"'): level((3, 60))})
     for minute in (10, 30, 59):
         found.firing(minute, "TargetMissing")
@@ -402,7 +402,7 @@ def test_a_service_that_sends_on_is_there(trial: Make) -> None:
 
 @pytest.mark.parametrize("instance", ["a:9464", "b:9464"], ids=["same address", "another"])
 def test_a_service_that_waits_for_work_has_not_gone(trial: Make, instance: str) -> None:
-    """It was restarted at night: it answers Prometheus, and has measured nothing since."""
+    """A service that restarts and measures nothing is not missing while it answers Prometheus."""
     after = UP.replace("a:9464", instance)
     found = trial(
         {
@@ -417,7 +417,7 @@ def test_a_service_that_waits_for_work_has_not_gone(trial: Make, instance: str) 
 
 
 def test_a_service_that_begins_again_and_again_has_gone(trial: Make) -> None:
-    """Each process lives for a minute, at an address of its own, and none of them gets any work done."""
+    """A service whose processes each live for a minute, at addresses of their own, and do no work is missing."""
     crashes = {UP.replace("a:", f"{n}:"): late(11 + 3 * n, [1, STALE]) for n in range(10)}
     found = trial({UP: [*level((1, 10)), STALE], SEEN: [*grow((1, 9)), STALE], **crashes})
     found.firing(20, "TargetMissing", SERVICE)
@@ -425,7 +425,7 @@ def test_a_service_that_begins_again_and_again_has_gone(trial: Make) -> None:
 
 
 def test_a_target_that_is_still_to_be_scraped_stays_missing(trial: Make) -> None:
-    """After an hour it is not expected to have measured anything, but somebody has listed it, and nobody mended it."""
+    """A target that does not answer stays missing after its service counts as gone, until it is mended."""
     found = trial({UP: level((1, 10), (0, 110), (1, 10)), SEEN: [*grow((1, 9)), STALE]})
     found.firing(60, "TargetMissing", TARGET, SERVICE)
     found.firing(119, "TargetMissing", TARGET)
@@ -435,7 +435,7 @@ def test_a_target_that_is_still_to_be_scraped_stays_missing(trial: Make) -> None
 
 @pytest.mark.parametrize(("job", "fires"), [("pellucid", True), ("stack", True), ("database", False)])
 def test_other_targets_are_not_ours(trial: Make, job: str, fires: bool) -> None:
-    """A target that never measured anything is expected to be up if its job is one of `prometheus.yml`."""
+    """A target that never measured anything is expected to be up only if its job is one of `prometheus.yml`."""
     found = trial({f'up{{job="{job}",instance="c:1"}}': level((0, 20))})
     expected = {"job": job, "instance": "c:1", "severity": "ticket", "missing": "target"}
     found.firing(15, "TargetMissing", *([expected] if fires else []))

@@ -36,7 +36,7 @@ TESTS: Final = (
     "--dist=worksteal",
     "--quiet",
 )
-"""What is emitted, and how it is exported. Commands, pages and what a store holds do not depend on the version."""
+"""Tests of what is emitted and exported. Commands, pages and contents of stores do not depend on the version."""
 
 LEFT_OUT: Final[Mapping[str, Sequence[str]]] = {
     "1.44": (

@@ -26,7 +26,7 @@ TESTS: Final = "tests/conventions tests/dashboards tests/type_checks tests/test_
 """Tests that are run in the unpacked sdist: all kinds of files are read by one of them."""
 
 GRPC: Final = ("grpcio", "opentelemetry-exporter-otlp-proto-grpc")
-"""What `docs/installation.md` removes from an image that exports over HTTP."""
+"""Packages that `docs/installation.md` removes from an image that exports over HTTP."""
 
 OVER_HTTP: Final = """
 import threading
@@ -57,7 +57,7 @@ assert received == {"/v1/traces", "/v1/metrics", "/v1/logs"}, received
 """
 
 _MADE: Final = {"PKG-INFO"}
-"""What the build adds to an sdist."""
+"""Files that the build adds to an sdist."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Links of a built site: what Zensical does not check, such as pictures, and what would be loaded from elsewhere."""
+"""Links of a built site that Zensical does not check, such as pictures, and resources loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOADING = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src
 
 @dataclass
 class _Page(HTMLParser):
-    """What a page refers to, and what it can be referred to by."""
+    """Targets that a page refers to, and ids by which others can refer to it."""
 
     ids: set[str] = field(default_factory=set)
     loads: list[str] = field(default_factory=list)

@@ -67,7 +67,7 @@ async def state_of(store: RunStore) -> tuple[Amounts, Amounts, Amounts]:
 
 
 def test_two_processes(location: Location) -> None:
-    """They never spend more than there is together, and the account is the sum of what each has used."""
+    """Two processes never spend more than their shared budget, and its account is the sum of what each has used."""
 
     async def state() -> tuple[Amounts, Amounts, Amounts]:
         async with location.open() as store:
@@ -88,7 +88,7 @@ def test_two_processes(location: Location) -> None:
 
 @pytest.mark.anyio
 async def test_a_killed_process(location: Location, store: RunStore) -> None:
-    """What it had reserved counts while it may still be used, and as spent, marked as estimated, from then on."""
+    """The reservation of a killed process counts until it expires, and then as spent, marked as estimated."""
     with anyio.fail_after(PATIENCE):
         process = await anyio.run_process(command(SCRIPT, *location.arguments, 1, "deadly"), check=False)
     assert process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)

@@ -82,7 +82,7 @@ def test_allowed_urls(url: str) -> None:
     ],
 )
 def test_refused_urls(url: str) -> None:
-    """What another parser might read differently is refused, and so are other hosts, ports and paths."""
+    """A URL that parsers may read in different ways is refused, and so is one of another host, port or path."""
     with pytest.raises(CallbackRefused) as caught:
         Callbacks([NEW], PREFIXES).check(url)
     assert "admin" not in str(caught.value)
@@ -114,7 +114,7 @@ def test_options(options: dict[str, Any], text: str) -> None:
 
 
 def test_callbacks_without_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra, the error says what to install."""
+    """Callbacks without the extra raise an error that says what to install."""
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(ConfigError, match=r"pip install 'pellucid\[server\]'"):
         Callbacks([NEW], LOCAL)
@@ -137,7 +137,7 @@ def test_refused_messages(change: dict[str, str | None], text: str) -> None:
 
 
 def test_a_message_is_valid_for_its_key_body_and_time() -> None:
-    """Another key, another body or another time is refused."""
+    """A message is valid only for its key, its body and its time."""
     headers = Callbacks([NEW], LOCAL).sign("msg_1", b"{}")
     assert verify_callback(b"{}", {name.title(): value for name, value in headers.items()}, OLD, NEW) == {}
     for body, key, tolerance in ((b"{}", OLD, 300), (b"[]", NEW, 300), (b"{}", NEW, -1)):

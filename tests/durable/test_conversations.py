@@ -48,7 +48,7 @@ def counting() -> Agent:
 
 
 async def test_a_run_continues_after_those_before_it(store: RunStore) -> None:
-    """The model gets the messages of the earlier runs; each row has its own only."""
+    """A run of a conversation gets the messages of the earlier runs, and its row has its own only."""
     model = ScriptedModel(ToolCall("do", {}, "c1"), "one", "two", "three")
     runs = DurableRuns(store, [Agent("a", model=model, tools=[DO])])
     ids = []
@@ -71,7 +71,7 @@ async def test_a_run_continues_after_those_before_it(store: RunStore) -> None:
 
 
 async def test_runs_without_a_conversation_see_their_own_messages(store: RunStore) -> None:
-    """Also if their identity names one, for telemetry; there is no such conversation then."""
+    """A run without a conversation sees its own messages only, even if its identity names a conversation."""
     runs = DurableRuns(store, [counting()])
     for _ in range(2):
         run_id = await runs.submit("a", "x", identity=Identity(conversation_id="c"))
@@ -82,14 +82,14 @@ async def test_runs_without_a_conversation_see_their_own_messages(store: RunStor
 
 
 async def test_history_and_conversation_exclude_each_other(store: RunStore) -> None:
-    """A conversation has its history; another one would be there twice."""
+    """A submission with both a history and a conversation raises ConfigError."""
     runs = DurableRuns(store, [counting()])
     with pytest.raises(ConfigError, match="history= or conversation_id="):
         await runs.submit("a", "x", history=[Message("user", "y")], conversation_id="c")
 
 
 async def test_lazy_tools_and_skills_stay_active(store: RunStore) -> None:
-    """What one run has discovered and loaded, the next one has from its first request on."""
+    """Tools and skills that one run has discovered and loaded are there in the first request of the next run."""
     lazy = Tool(name="order", description="Order.", run=lambda _arguments, _ctx: "ordered", lazy=True)
     skill = Skill("refunds", description="Refund.", body="Only once.", tools=[DO])
     discover = ToolCall("__lazy__tool__discovery__", {"toolNames": ["order"]}, "c1")
@@ -105,7 +105,7 @@ async def test_lazy_tools_and_skills_stay_active(store: RunStore) -> None:
 
 
 async def test_another_principal_has_its_own_conversation(store: RunStore) -> None:
-    """The same id of another principal, or tenant, is another conversation: it is neither seen nor in the way."""
+    """A conversation id of another principal or tenant is another conversation, and does not keep a run out."""
     runs = DurableRuns(store, [counting()])
     await runs.submit("a", "x", conversation_id="c", identity=ANN)
     others = [BOB, Identity(tenant="u", principal="ann"), Identity()]
@@ -119,7 +119,7 @@ async def test_another_principal_has_its_own_conversation(store: RunStore) -> No
 
 
 async def test_a_second_run_is_refused_while_one_is_open(store: RunStore) -> None:
-    """While it is due, running or waiting; the error names it, nothing is written, and then the next one can start."""
+    """A second run is refused while one is due, running or waiting; the error names it, and nothing is written."""
     stop = Stop()
     model = FunctionModel(lambda request: ToolCall("pay", {}, "c1") if len(request.messages) == 1 else "done")
     stopping = Agent("a", model=FunctionModel(stop.now))
@@ -150,7 +150,7 @@ async def test_a_second_run_is_refused_while_one_is_open(store: RunStore) -> Non
 
 
 async def test_the_same_submission_twice_is_one_run(store: RunStore) -> None:
-    """By its id or its key, also while it is what keeps others out."""
+    """A submission with the id or key of an earlier one is the same run, also while that run keeps others out."""
     runs = DurableRuns(store, [counting()])
     for _ in range(2):
         assert await runs.submit("a", "x", conversation_id="c", run_id="one", idempotency_key="k") == "one"
@@ -161,7 +161,7 @@ async def test_the_same_submission_twice_is_one_run(store: RunStore) -> None:
 
 @pytest.mark.parametrize("conversations", ["refuse", "queue"])
 async def test_submissions_at_once(location: Location, store: RunStore, conversations: Any) -> None:
-    """Of many by two servers one is accepted, or all are and run one after the other: no message is lost or doubled."""
+    """Of submissions at once by two servers one is accepted, or all are and run in turn; no message is lost."""
     done: list[str] = []
     async with location.open() as other:
         servers = [DurableRuns(each, [counting()], conversations=conversations) for each in (store, other)]
@@ -189,7 +189,7 @@ async def test_submissions_at_once(location: Location, store: RunStore, conversa
 
 
 async def test_queued_runs_start_in_order(store: RunStore) -> None:
-    """When the one before has ended, in the same commit; a queued one cannot be claimed, and is shown as queued."""
+    """A queued run becomes due in the commit that ends the one before; until then it is queued and not claimed."""
     runs = DurableRuns(store, [counting()], conversations="queue")
     changes: list[Changes] = []
     store.on_commit(changes.append)
@@ -216,7 +216,7 @@ async def test_queued_runs_start_in_order(store: RunStore) -> None:
     "end", ["cancelled", "cancelled while it waits", "cancelled by its worker", "failed", "given up"]
 )
 async def test_a_queued_run_starts_after_any_end(store: RunStore, end: str) -> None:
-    """Also after one that has failed, or was cancelled at once, while it waited or by its worker, or was given up."""
+    """A queued run starts after the one before has failed, was cancelled in any way, or was given up."""
     calls = [ToolCall("pay", {}, "c1")]
 
     async def act(request: ModelRequest) -> Any:
@@ -247,7 +247,7 @@ async def test_a_queued_run_starts_after_any_end(store: RunStore, end: str) -> N
 
 
 async def test_a_queued_run_is_cancelled(store: RunStore) -> None:
-    """It never runs, and those behind it move up."""
+    """A queued run that is cancelled never runs, and those behind it move up."""
     runs = DurableRuns(store, [counting()], conversations="queue")
     first, second, third = [await runs.submit("a", text, conversation_id="c") for text in ("x", "y", "z")]
     assert (await runs.cancel(second, "no")).outcome == "cancelled"
@@ -257,7 +257,7 @@ async def test_a_queued_run_is_cancelled(store: RunStore) -> None:
 
 
 async def test_a_run_that_an_older_version_has_ended(location: Location, store: RunStore) -> None:
-    """It starts no other; the next sweep does, once."""
+    """A run that an older version has ended starts no other; the next sweep starts one, once."""
     runs = DurableRuns(store, [counting()], conversations="queue")
     first, second, third = [await runs.submit("a", text, conversation_id="c") for text in ("x", "y", "z")]
     location.execute(f"UPDATE runs SET status = 'failed', due_at = NULL WHERE id = '{first}'")
@@ -268,7 +268,7 @@ async def test_a_run_that_an_older_version_has_ended(location: Location, store: 
 
 
 async def test_a_run_that_failed_leaves_what_was_done(store: RunStore) -> None:
-    """Its calls with their results, as far as the model had requested them; the next run reads them."""
+    """A run that failed leaves its calls with their results in the conversation, and the next run reads them."""
     model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "no", error_kind="auth"), "back")
     runs = DurableRuns(store, [Agent("a", model=model, tools=[DO])])
     first = await runs.submit("a", "go", conversation_id="c")
@@ -281,7 +281,7 @@ async def test_a_run_that_failed_leaves_what_was_done(store: RunStore) -> None:
 
 @pytest.mark.parametrize("value", ["no JSON", "{}", '{"step": "answer", "state": {}}'])
 async def test_a_run_whose_steps_are_damaged_leaves_nothing(location: Location, store: RunStore, value: str) -> None:
-    """It has failed anyway, and the conversation goes on without it."""
+    """A failed run whose steps are damaged leaves nothing in the conversation, which goes on without it."""
     model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "no", error_kind="auth"), "back")
     runs = DurableRuns(store, [Agent("a", model=model, tools=[DO])])
     await runs.submit("a", "go", conversation_id="c")
@@ -292,7 +292,7 @@ async def test_a_run_whose_steps_are_damaged_leaves_nothing(location: Location, 
 
 
 async def test_a_run_that_failed_before_its_first_answer_leaves_nothing(store: RunStore) -> None:
-    """Nothing was done, so its message can be sent again."""
+    """A run that failed before its first answer leaves nothing, so its message can be sent again."""
     model = ScriptedModel(ModelError("m", "no", error_kind="auth"), "hello")
     runs = DurableRuns(store, [Agent("a", model=model)])
     for _ in range(2):
@@ -303,7 +303,7 @@ async def test_a_run_that_failed_before_its_first_answer_leaves_nothing(store: R
 
 
 async def test_the_steps_of_a_run_that_was_given_up_are_not_read(location: Location, store: RunStore) -> None:
-    """They may be what ended its processes; the next run would end its own."""
+    """The steps of a run that was given up are not read, since they may be what ended its processes."""
     runs = DurableRuns(store, [counting()], max_expired_leases=1)
     await runs.submit("a", "x", conversation_id="c")
     claim = await store.claim("worker", ["a"], 60)
@@ -321,7 +321,7 @@ async def test_the_steps_of_a_run_that_was_given_up_are_not_read(location: Locat
 
 
 async def test_calls_of_a_cancelled_run_have_results(store: RunStore) -> None:
-    """A run that waits for an approval and for results is cancelled: each call of its last message is answered."""
+    """A run that is cancelled while it waits has a result for each call of its last message."""
     calls = [ToolCall(name, {}, f"c-{name}") for name in ("do", "pay", "owed", "job")]
     model = ScriptedModel(calls, "next")
     runs = DurableRuns(store, [Agent("a", model=model, tools=[DO, PAY, OWED, JOB])])
@@ -364,7 +364,7 @@ async def test_a_conversation_survives_killed_workers(location: Location, store:
 
 
 async def test_a_long_conversation_holds_nobody_up(location: Location, store: RunStore) -> None:
-    """Runs that wait behind thousands of others cost a sweep next to nothing: it is for all runs of the store."""
+    """A conversation of thousands of runs takes and sweeps further runs within the time limit."""
     key = conversation_key(Identity(conversation_id="c"))
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
     location.execute(
@@ -400,7 +400,7 @@ async def test_conversations_are_read_in_pages(store: RunStore) -> None:
 
 
 async def test_a_conversation_is_purged_as_a_whole(location: Location, store: RunStore) -> None:
-    """Once all of its runs have ended long enough ago; a later run of it keeps the earlier ones."""
+    """A conversation is purged once all of its runs have ended long enough ago; a later run keeps the earlier ones."""
     runs = DurableRuns(store, [counting()])
     for conversation_id, texts in (("old", "xy"), ("live", "xy"), ("open", "x")):
         for text in texts:
@@ -419,7 +419,7 @@ async def test_a_conversation_is_purged_as_a_whole(location: Location, store: Ru
 
 
 async def test_a_run_submitted_during_a_purge_stays(location: Location, store: RunStore) -> None:
-    """The conversation was idle when the purge looked, and is not when it deletes."""
+    """A run that is submitted between the look of a purge and its deletion keeps its conversation."""
     runs = DurableRuns(store, [counting()])
     async with location.open() as other:
         for number in range(40):
@@ -432,7 +432,7 @@ async def test_a_run_submitted_during_a_purge_stays(location: Location, store: R
 
 
 async def test_a_claim_of_another_run_is_not_a_conversation(store: RunStore) -> None:
-    """Runs submitted without one have none."""
+    """A run that was submitted without a conversation has none."""
     assert (await claimed(store)).conversation is None
 
 
@@ -471,7 +471,7 @@ KILLED = """
 async def test_queued_runs_keep_their_order_when_workers_are_killed(
     location: Location, store: RunStore, tmp_path: Path
 ) -> None:
-    """Each run of two conversations kills the worker that calls its model first; others go on, one run at a time."""
+    """Queued runs keep their order, one at a time in each conversation, although each kills its first worker."""
     runs = DurableRuns(store, [], conversations="queue")
     ids = {name: [await runs.submit("a", f"{name}{n}", conversation_id=name) for n in range(3)] for name in "cd"}
     await anyio.Path(tmp_path / "seen").mkdir()

@@ -79,7 +79,7 @@ def call(url: str, *arguments: str) -> int:
 
 
 def test_list(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table for people, JSON for programs, with filters and cursors; 1 if no run matches."""
+    """`list` prints a table or JSON, with filters and cursors, and exits with 1 if no run matches."""
     assert call(store_url, "list") == 1
     assert capsys.readouterr().out == "no run matches\n"
     first = within(location, partial(submit, text="wait", identity=Identity(tenant="acme")))
@@ -106,7 +106,7 @@ def test_list(store_url: str, location: Location, capsys: pytest.CaptureFixture[
 
 
 def test_show_and_events(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a run waits for, and its events, as lines and as JSON; 1 for a run that the store does not have."""
+    """`show` and `events` print what a run waits for and its events, as lines and JSON; an unknown run exits with 1."""
     run_id = within(location, partial(submit, text="wait"))
     assert call(store_url, "show", run_id) == 0
     shown = capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_show_and_events(store_url: str, location: Location, capsys: pytest.Capt
 
 
 def test_calls(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """The oldest first, of a tool or a kind, with their runs; 1 if no run waits."""
+    """`calls` lists the oldest first, of a tool or a kind, with their runs, and exits with 1 if no run waits."""
     assert call(store_url, "calls") == 1
     assert capsys.readouterr().out == "no run waits for such a call\n"
     run_id = within(location, partial(submit, text="wait"))
@@ -148,7 +148,7 @@ def test_calls(store_url: str, location: Location, capsys: pytest.CaptureFixture
 def test_a_run_is_settled_decided_cancelled_and_retried(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each action says what came of it, and 1 if the store has refused."""
+    """Each action prints its outcome, and exits with 1 if the store has refused."""
     run_id = within(location, partial(submit, text="wait"))
     assert call(store_url, "show", run_id, "--json") == 0
     ids = {call["toolName"]: call["resultId"] for call in json.loads(capsys.readouterr().out)["waitsFor"]}
@@ -173,7 +173,7 @@ def test_a_run_is_settled_decided_cancelled_and_retried(
 def test_the_beginning_of_an_id_is_enough(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of ids that Pellucid has made and that begin so alone; ids that a caller has chosen are named whole."""
+    """The beginning of an id that Pellucid has made is enough if it is the only one; other ids are given whole."""
     run_id = within(location, partial(submit, text="wait"))
     assert call(store_url, "show", run_id[:6], "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -200,7 +200,7 @@ def test_the_beginning_of_an_id_is_enough(
 
 
 def test_several_at_once(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """As after an outage: calls are settled, and runs cancelled and retried; 1 if one of them was not."""
+    """Several calls or runs are settled, cancelled or retried at once; the exit code is 1 if one of them was not."""
     ids = [within(location, partial(submit, text="wait", conversation_id=chat)) for chat in ("a", "b")]
     assert call(store_url, "calls", "--tool", "job", "--json") == 0
     jobs = [each["resultId"] for each in json.loads(capsys.readouterr().out)["calls"]]
@@ -220,7 +220,7 @@ def test_several_at_once(store_url: str, location: Location, capsys: pytest.Capt
 def test_what_to_do_next(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`show` names the command that helps a run, and that it needs the option with the store."""
+    """`show` names the command that helps a run, with the option of the store that it needs."""
     run_id = within(location, partial(submit, text="wait"))
     assert call(store_url, "show", run_id) == 0
     shown = capsys.readouterr().out
@@ -241,7 +241,7 @@ def test_what_to_do_next(
 def test_tables_fit_a_terminal(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There, ids are cut to their beginnings, so that no other column is; programs get them whole."""
+    """Tables in a terminal cut ids to their beginnings, and no other column; programs get ids whole."""
     run_id = within(location, partial(submit, text="wait"))
     location.execute("UPDATE calls SET dispatched_at = NULL")
     monkeypatch.setenv("COLUMNS", "80")
@@ -253,7 +253,7 @@ def test_tables_fit_a_terminal(
 
 
 def test_purge(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says how many would go before they do, of one status or all; what has not ended stays."""
+    """`purge` says how many runs it would delete, of one status or all, and keeps those that have not ended."""
     done = within(location, partial(submit, text="go"))
     within(location, partial(submit, text="go", conversation_id="chat"))
     gone = within(location, partial(submit, text="wait"))
@@ -273,7 +273,7 @@ def test_purge(store_url: str, location: Location, capsys: pytest.CaptureFixture
 
 
 def test_drain(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
-    """Workers are listed, and those of a name are asked to end; 1 if there is none, with the names that there are."""
+    """`drain` lists workers and asks those of a name to end; if there is none, it exits with 1 and prints all names."""
     assert call(store_url, "workers") == 1
     assert "pellucid worker MODULE:NAME" in capsys.readouterr().out
     location.execute(
@@ -316,14 +316,14 @@ def test_drain(store_url: str, location: Location, capsys: pytest.CaptureFixture
     ids=" ".join,
 )
 def test_wrong_usage(store_url: str, arguments: list[str]) -> None:
-    """Exit code 2."""
+    """A wrong option or argument exits with 2."""
     with pytest.raises(SystemExit) as ended:
         call(store_url, *arguments)
     assert ended.value.code == 2
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
-    """It is named, and not created."""
+    """A store that does not exist is named in the error, and not created."""
     with pytest.raises(ConfigError, match=r"there is no store '.*runs\.db'; check --store"):
         call(f"sqlite:///{tmp_path}/runs.db", "list")
     assert list(tmp_path.iterdir()) == []
@@ -347,7 +347,7 @@ def found(url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, A
 def test_the_doctor_finds_runs_without_workers(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Due runs whose agent, or its version, no live worker has; and those that live workers do not get to."""
+    """The doctor finds due runs whose agent or version no live worker has, and those that no worker gets to."""
     assert found(store_url, capsys) == {}
     run_id = within(location, lambda runs: runs.submit("shop", "go"))
     assert found(store_url, capsys) == {}  # as while its workers are started anew
@@ -376,7 +376,7 @@ def test_the_doctor_finds_runs_without_workers(
 def test_the_doctor_finds_runs_that_are_stuck(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An expired lease, a run in quarantine, passes that fail for long, and a callback that was given up."""
+    """The doctor finds expired leases, runs in quarantine, passes that fail for long, and callbacks given up."""
     run_id = within(location, lambda runs: runs.submit("shop", "go"))
     within(location, lambda runs: runs._store.claim("host:9", ["shop"], 60))
     assert found(store_url, capsys) == {}
@@ -408,7 +408,7 @@ def test_the_doctor_finds_runs_that_are_stuck(
 def test_the_doctor_finds_calls_that_are_stuck(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A call that was never sent, one past its deadline, and an approval that waits for a day."""
+    """The doctor finds a call that was never sent, one past its deadline, and an approval that waits for a day."""
     within(location, partial(submit, text="wait"))
     assert found(store_url, capsys) == {}
     location.execute("UPDATE calls SET dispatched_at = NULL, created_at = created_at - 3600 WHERE kind = 'external'")
@@ -424,13 +424,13 @@ def test_the_doctor_finds_calls_that_are_stuck(
 def test_the_doctor_finds_a_newer_schema(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A later revision works, and is named."""
+    """The doctor names a later revision of the schema, which works."""
     location.execute("UPDATE schema_revision SET revision = 99")
     assert "revision 99" in found(store_url, capsys)["newer_schema"]["text"]
 
 
 def test_a_store_of_an_older_version(location: Location, store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing but `migrate` changes its schema, and `migrate --check` only says how."""
+    """Only `migrate` changes the schema of an older store; `migrate --check` prints how."""
     for table in ("retries", "run_versions", "workers", "schema_revision"):
         location.execute(f"DROP TABLE {table}")
     with pytest.raises(ConfigError, match="pellucid durable migrate --check"):
@@ -446,7 +446,7 @@ def test_a_store_of_an_older_version(location: Location, store_url: str, capsys:
 
 
 def test_an_empty_database(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused, and stays as it is; a migration makes a store of it."""
+    """An empty database is refused, and stays as it is until `migrate` makes a store of it."""
     monkeypatch.setattr(serving_options, "open_store", lambda _: location.open())
     with pytest.raises(ConfigError, match="there is no store"):
         call(location.url, "list")

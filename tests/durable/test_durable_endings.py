@@ -75,7 +75,7 @@ def outcomes(telemetry: Captured, name: str) -> list[tuple[str, Any]]:
 
 
 async def test_a_killed_pass_is_lost_once(location: Location) -> None:
-    """Whoever ends the next pass exports both killed ones, with their ids and parents, and each interrupted call."""
+    """The process that ends the next pass exports both killed passes and each interrupted call, with their parents."""
     killed = Killed(times=2, idempotent=True)
     async with location.open() as store:
         agent = Agent("a", model=ScriptedModel(ToolCall("effect", {"n": 1}, "c"), "end"), tools=[killed.tool])
@@ -110,7 +110,7 @@ async def test_a_killed_pass_is_lost_once(location: Location) -> None:
 
 @pytest.mark.parametrize("kind", ["unavailable", "auth"])
 async def test_a_killed_pass_is_lost_once_if_the_next_one_fails(location: Location, kind: Any) -> None:
-    """Whether the run retries by itself or an operator lets it go on, the killed pass has one span."""
+    """A killed pass has one span if the next pass fails, whether the run or an operator retries."""
     killed = Killed(idempotent=True)
     async with location.open() as store:
         model = ScriptedModel(ToolCall("effect", {}, "c"), ModelError("m", "down", error_kind=kind), "end")
@@ -130,7 +130,7 @@ async def test_a_killed_pass_is_lost_once_if_the_next_one_fails(location: Locati
 
 
 async def test_a_tool_that_kills_each_process_is_given_up(location: Location) -> None:
-    """Steps that are only for telemetry are no progress, also of a tool that may run again; the run ends in a span."""
+    """A tool that kills each process is given up, and its run ends in a span; steps for telemetry are no progress."""
     killed = Killed(times=9, idempotent=True)
     async with location.open() as store:
         agent = Agent("a", model=ScriptedModel(ToolCall("effect", {}, "c"), "end"), tools=[killed.tool])
@@ -156,7 +156,7 @@ async def test_a_tool_that_kills_each_process_is_given_up(location: Location) ->
 async def test_a_run_that_is_cancelled_while_it_waits_ends(
     store: RunStore, telemetry: Captured, *, knows_agent: bool
 ) -> None:
-    """In a span of its own below the pass that waited, with its waits; nothing is pending any longer."""
+    """A run that is cancelled while it waits ends in a span below the pass that waited, and nothing is pending."""
     agent = Agent("a", model=ScriptedModel(list(WAITS), "end"), tools=[OWED, PAY])
     runs = DurableRuns(store, [agent])
     run_id = await runs.submit(agent, "go")
@@ -180,7 +180,7 @@ async def test_a_run_that_is_cancelled_while_it_waits_ends(
 
 
 async def test_a_run_that_is_given_up_ends_what_it_waits_for(location: Location) -> None:
-    """Also a call that only the killed pass has dispatched, whose own span had ended."""
+    """A run that is given up ends the calls that it waits for, also one that only the killed pass has dispatched."""
     killed = Killed(times=3, idempotent=True)
     async with location.open() as store:
         model = ScriptedModel(ToolCall("job", {}, "c-job"), ToolCall("effect", {}, "c"), "end")
@@ -202,7 +202,7 @@ async def test_a_run_that_is_given_up_ends_what_it_waits_for(location: Location)
 
 
 async def test_a_run_whose_worker_died_and_that_is_cancelled_ends(location: Location) -> None:
-    """The process that cancels it exports the pass that was killed."""
+    """A run whose worker died and that is cancelled ends; the killed pass is exported by the process that cancels."""
     killed = Killed()
     async with location.open() as store:
         agent = Agent("a", model=ScriptedModel(ToolCall("effect", {}, "c"), "end"), tools=[killed.tool])
@@ -218,7 +218,7 @@ async def test_a_run_whose_worker_died_and_that_is_cancelled_ends(location: Loca
 
 
 async def test_a_pass_that_was_only_slow_is_lost_once(location: Location, telemetry: Captured) -> None:
-    """Its process learns that another one continues the run, which ends its span: there are no two of one id."""
+    """A pass that was only slow is exported once, as lost, by the process that continues its run."""
     telemetry.is_checked = False  # its own spans do not end
     async with location.open() as store, location.open() as other:
 
@@ -239,7 +239,7 @@ async def test_a_pass_that_was_only_slow_is_lost_once(location: Location, teleme
 
 
 async def test_a_continuation_links_to_the_decision(store: RunStore, telemetry: Captured) -> None:
-    """To the span in which it was made, such as that of the request, as to the spans of results."""
+    """A run that goes on links to the spans in which its approval was decided and its result was settled."""
     agent = Agent("a", model=ScriptedModel(list(WAITS), "end"), tools=[OWED, PAY])
     runs = DurableRuns(store, [agent])
     run_id = await runs.submit(agent, "go")
@@ -256,7 +256,7 @@ async def test_a_continuation_links_to_the_decision(store: RunStore, telemetry: 
 
 
 async def test_a_nested_run_that_is_killed_is_lost_with_its_calls(location: Location) -> None:
-    """The call of the sub-agent, its run, and its own call are exported below each other."""
+    """A killed run of a sub-agent is exported as lost, with its calls and that of its caller below each other."""
     killed = Killed()
     inner = Agent("inner", model=ScriptedModel(ToolCall("effect", {}, "n"), "end"), tools=[killed.tool])
     async with location.open() as store:
@@ -278,7 +278,7 @@ async def test_a_nested_run_that_is_killed_is_lost_with_its_calls(location: Loca
 
 
 async def test_a_run_without_spans_writes_no_steps_for_them(store: RunStore) -> None:
-    """Nothing would be exported; nothing is paid."""
+    """A run without spans writes no steps for them."""
     agent = Agent(
         "a", model=ScriptedModel(ToolCall("do", {}, "c"), "end"), tools=[Tool(name="do", run=nothing, idempotent=True)]
     )

@@ -41,7 +41,7 @@ async def damage(store: RunStore, statement: str, **parameters: Any) -> None:
 @pytest.mark.parametrize("call_id", ["a\x00b", "\ud800", "".join(map(str, range(3000)))])
 @pytest.mark.parametrize("tool", [DO, OWED, PAY])
 async def test_ids_of_calls(store: RunStore, call_id: str, tool: Tool) -> None:
-    """Any text that a model makes the id of a call is one."""
+    """Any text is the id of a call if a model says so."""
     model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall(tool.name, {}, call_id))
     agent = Agent("a", model=model, tools=[DO, OWED, PAY])
     runs = DurableRuns(store, [agent])
@@ -52,7 +52,7 @@ async def test_ids_of_calls(store: RunStore, call_id: str, tool: Tool) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, ["\ud800", math.nan], {"a": {"b": math.inf}}])
 def test_numbers_that_are_not_json_are_refused(value: Any) -> None:
-    """Neither a column nor a digest has them: a database, or a reader in another language, would refuse the text."""
+    """A number that JSON does not have is refused in a column and in a digest."""
     for encode in (dump, digest_of):
         with pytest.raises(ValueError, match="not JSON compliant"):
             encode(value)
@@ -91,7 +91,7 @@ async def test_arguments_that_are_hardly_json(store: RunStore, value: Any) -> No
 
 @pytest.mark.parametrize("kind", [float, bytes, complex])
 async def test_outputs_that_are_hardly_json(store: RunStore, kind: Any) -> None:
-    """The output is stored as JSON, or the run says that it is not."""
+    """An output is stored as JSON, or the run says that it is none."""
     text = {float: "NaN", bytes: '"x"', complex: '"1+2j"'}[kind]
     agent: Agent[Any, Any] = Agent("a", model=ScriptedModel(f'{{"result": {text}}}'), output=kind)
     runs = DurableRuns(store, [agent])
@@ -137,7 +137,7 @@ async def test_damaged_rows(store: RunStore, change: str) -> None:
 
 
 async def test_no_secret_of_a_damaged_row_is_shown(store: RunStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither in the state of the run nor in the log."""
+    """A secret in a damaged row is shown neither in the state of the run nor in the log."""
     agent = Agent("a", model=ScriptedModel(ToolCall("pay", {}, "c")), tools=[PAY])
     runs = DurableRuns(store, [agent])
     await runs.submit(agent, "go", run_id="bad")
@@ -182,7 +182,7 @@ async def test_decisions_for_other_runs(store: RunStore) -> None:
 
 
 async def test_a_fault_of_the_store_in_the_end(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no one expected while a run ends fails that run, and not the worker."""
+    """An unexpected error while a run ends fails that run, and not the worker."""
     agent = Agent("a", model=FunctionModel(lambda request: "x"))
     runs = DurableRuns(store, [agent])
     finish = store.finish
@@ -247,7 +247,7 @@ async def test_messages_of_a_waiting_run(store: RunStore) -> None:
 @pytest.mark.parametrize("tool", [DO, OWED, PAY])
 @pytest.mark.parametrize("value", [math.nan, [1, -math.inf]])
 async def test_arguments_that_json_does_not_have(store: RunStore, tool: Tool, value: Any) -> None:
-    """The model reads that its arguments are not JSON, and the run goes on, also if it would have paused."""
+    """Arguments that are not JSON are refused to the model, and the run goes on, also if it would have paused."""
     model = FunctionModel(
         lambda request: ToolCall(tool.name, {"x": value}, "c") if len(request.messages) == 1 else "sorry"
     )
@@ -263,7 +263,7 @@ async def test_arguments_that_json_does_not_have(store: RunStore, tool: Tool, va
 
 @pytest.mark.usefixtures("anyio_backend")
 async def test_a_full_disk(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named, nothing is written, and the store goes on once there is room."""
+    """A full disk is named, nothing is written, and the store goes on once there is room."""
     is_full = True
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:

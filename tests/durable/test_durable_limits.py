@@ -41,7 +41,7 @@ def limited(model: FunctionModel, name: str, tool: Tool) -> Agent:
 
 @pytest.mark.parametrize("name", LIMITS)
 async def test_a_run_that_waits_between_its_passes(store: RunStore, telemetry: Captured, name: str) -> None:
-    """Each pass has what the ones before have left, through the checkpoints in the store."""
+    """Each pass of a run that waits in between has what the passes before have left."""
     model = asking("pay")
     runs = DurableRuns(store, [agent := limited(model, name, PAY)])
     state = await ended(runs, await runs.submit(agent, "go"))
@@ -53,7 +53,7 @@ async def test_a_run_that_waits_between_its_passes(store: RunStore, telemetry: C
 
 @pytest.mark.parametrize("name", LIMITS)
 async def test_a_run_whose_worker_is_stopped(store: RunStore, name: str) -> None:
-    """What the journal of the stopped pass has counts in the next one."""
+    """A run whose worker was stopped goes on with what the stopped pass had left, by its journal."""
     stop, model, calls = Stop(), asking("look"), 0
 
     async def look(arguments: Any, ctx: ToolContext) -> str:

@@ -153,7 +153,7 @@ async def test_stopped_at_the_limit(store: RunStore) -> None:
 
 @pytest.mark.parametrize("offset", [-3600.0, 3600.0])
 async def test_a_clock_an_hour_off(store: RunStore, monkeypatch: pytest.MonkeyPatch, offset: float) -> None:
-    """What has expired is for the store to say: a worker whose clock is wrong accepts results and decisions."""
+    """A worker whose clock is wrong accepts results and decisions, since the store decides what has expired."""
     owed = Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait", expires_in=600.0)
     model = ScriptedModel([ToolCall("owed", {}, "c1"), ToolCall("pay", {}, "c2")], "x")
     agent = Agent("a", model=model, tools=[owed, PAY], limits=Limits(approval_timeout=600.0))
@@ -298,7 +298,7 @@ async def stopped(scope: anyio.CancelScope) -> None:
 async def test_stopped_while_it_writes_what_has_happened(
     store: RunStore, monkeypatch: pytest.MonkeyPatch, telemetry: Captured, step: str
 ) -> None:
-    """What has ended when the worker is stopped is written before the run is given back, and not done again."""
+    """A step that has ended when the worker is stopped is written before the run is given back, and not done again."""
     scope, counts = anyio.CancelScope(), Counter[str]()
 
     def stopping(write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -1,4 +1,4 @@
-"""How stores are opened, and what they refuse."""
+"""Stores: how they are opened, and databases that they refuse."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_options(url: str, options: dict[str, Any], named: str) -> None:
 
 
 def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SQLite file is relative after three slashes, and absolute after four; options are those of the class."""
+    """A SQLite file is relative after three slashes, and absolute after four; its options are those of the class."""
     monkeypatch.chdir(tmp_path)
 
     async def open_all() -> None:
@@ -117,7 +117,7 @@ def test_other_versions(location: Location, statement: str) -> None:
 
 
 def test_a_store_of_version_1(location: Location) -> None:
-    """It is brought forward when it is opened, also by several processes at once, and keeps its runs."""
+    """A store of version 1 is migrated when it is opened, also by several processes at once, and keeps its runs."""
 
     async def prepare() -> None:
         async with location.open() as store:
@@ -150,7 +150,7 @@ REVISED = ("retries", "run_versions", "workers", "given_scores", "schema_revisio
 
 @pytest.mark.anyio
 async def test_the_state_of_a_schema(location: Location) -> None:
-    """It is read without a change: of nothing, of an older store, of a current one, and of a newer one."""
+    """The state of a schema is read without a change: of nothing, and of an older, a current and a newer store."""
     new = await location.open().schema_state()
     assert (new.version, new.revision, new.needed, bool(new.statements)) == (0, 0, 6, True)
     assert (await location.open().schema_state()).version == 0
@@ -174,7 +174,7 @@ async def test_the_state_of_a_schema(location: Location) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("location", ["postgres"], indirect=True)
 async def test_statements_that_older_processes_have_prepared(location: Location) -> None:
-    """They can be executed while a new process brings the schema forward, and afterwards: no table gets a column."""
+    """Statements that older processes have prepared still work while and after a new process migrates the schema."""
     revisions = schema("x", 4, 4)
     with psycopg.connect(location.url, autocommit=True) as older:
         older.execute(f"CREATE SCHEMA {location.options['schema']}".encode())
@@ -231,7 +231,7 @@ def test_missing_folder(tmp_path: Path) -> None:
 
 
 def test_postgres_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra, a PostgreSQL store says what to install."""
+    """A PostgreSQL store without the extra raises an error that says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "pellucid.durable.store.postgres", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'pellucid\[postgres\]'"):

@@ -38,7 +38,7 @@ work(*sys.argv[2:])
 TESTS = Path(__file__).parents[1]
 RUNS = int(os.environ.get("PELLUCID_DEPLOY_RUNS", "20"))
 SECONDS = float(os.environ.get("PELLUCID_DEPLOY_SECONDS", "0.2"))
-"""What a tool takes. The long form, `make storm`, has 200 runs and 2 s."""
+"""Size of the test: runs, and seconds that a tool takes. `make storm` has 200 runs and 2 s."""
 
 DRAIN = float(os.environ.get("PELLUCID_DEPLOY_DRAIN", "30"))
 WORKERS = 2
@@ -110,7 +110,7 @@ async def check(runs: DurableRuns, run_ids: Sequence[str], journey: Journey) -> 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the workers run on both
 @pytest.mark.parametrize("on_change", ["continue", "wait"])
 async def test_rolling_deploy(location: Location, tmp_path: Path, on_change: OnChange) -> None:
-    """No result is unknown, and nothing runs twice; runs go on with the new code, or wait for a worker with theirs."""
+    """A rolling deploy repeats no tool and loses no result; runs go on with the new code or wait for their own."""
     journey = Journey(tmp_path / "log.txt")
     run_ids = [f"run-{number}" for number in range(RUNS)]
     submitted: list[str] = []

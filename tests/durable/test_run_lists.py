@@ -58,7 +58,7 @@ async def all_pages(store: RunStore, **filters: Any) -> list[str]:
 
 
 async def test_what_a_list_shows(store: RunStore, location: Location) -> None:
-    """The newest run first, each with its state, its worker and lease, and on whose behalf it acts."""
+    """A list has the newest run first, each with its state, its worker and lease, and on whose behalf it acts."""
     runs = DurableRuns(store, [Agent("helper", model=FunctionModel(lambda _: "done"))], worker="host:1")
     first = await runs.submit("helper", "one", identity=Identity(tenant="acme", principal="ada"), idempotency_key="k")
     claim = await store.claim("host:1", ["helper"], 60)
@@ -177,14 +177,14 @@ async def test_a_page_is_bounded(store: RunStore, location: Location, monkeypatc
 
 @pytest.mark.parametrize("cursor", ["", "!", "bm90aGluZw==", "WzEsIDJd", "W05hTiwgImEiXQ==", "é", "W251bGwsICJhIl0="])
 async def test_cursors_are_checked(store: RunStore, cursor: str) -> None:
-    """What is not a cursor is named."""
+    """A wrong cursor raises ConfigError that names the argument."""
     with pytest.raises(ConfigError, match=r"list\(cursor="):
         await store.list_runs(cursor=cursor)
 
 
 @pytest.mark.parametrize("filters", [{"status": "lost"}, {"limit": 0}, {"limit": 501}, {"older_than": -1.0}], ids=str)
 async def test_filters_are_checked(store: RunStore, filters: dict[str, Any]) -> None:
-    """What nothing can be asked for is refused."""
+    """A filter with a value that cannot occur raises ConfigError."""
     with pytest.raises(ConfigError):
         await store.list_runs(**filters)
 

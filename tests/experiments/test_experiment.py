@@ -57,7 +57,7 @@ def statuses(report: Report) -> dict[str, list[str]]:
 
 
 async def test_a_replay_has_the_recorded_hubs_and_tools(cases: Sequence[Case], store: StoreReader) -> None:
-    """The model is live; the tool is not called, and its recorded result is what the model gets."""
+    """A replay has a live model, and recorded results of hubs and tools, which are not called."""
     report = await experiment(cases, shop(looks_up), scorers=[correct], replay=store, repeat=2)
     assert statuses(report) == {case.id: ["judged", "judged"] for case in cases}
     [summary] = report.summaries
@@ -81,7 +81,7 @@ async def test_what_the_recording_does_not_have_is_no_pass(cases: Sequence[Case]
 
 
 async def test_a_decision_of_a_person_is_not_given_again(tmp_path: Path) -> None:
-    """The case is `not_replayable`, and nothing is called: nobody has approved what the new run asks for."""
+    """A case with a decision of a person is `not_replayable`, and nothing is called: nobody approved the new run."""
     called: list[int] = []
 
     @tool(needs_approval=True)
@@ -110,7 +110,7 @@ async def test_a_decision_of_a_person_is_not_given_again(tmp_path: Path) -> None
 
 
 async def test_live_calls_hubs_and_tools(cases: Sequence[Case]) -> None:
-    """A case without a recorded run can be asked, too."""
+    """An experiment without a recording calls hubs and tools, also for a case without a recorded run."""
     by_hand = Case(id="by-hand", input="What was the price of order 9?", expected="3 euros")
     report = await experiment([*cases, by_hand], shop(looks_up), scorers=[correct])
     assert {trial.status for trial in report.trials} == {"judged"}
@@ -118,7 +118,7 @@ async def test_live_calls_hubs_and_tools(cases: Sequence[Case]) -> None:
 
 
 async def test_a_part_can_be_live(cases: Sequence[Case], store: StoreReader) -> None:
-    """The tool is called although hubs answer from the recording."""
+    """A part can be live: the tool is called although hubs answer from the recording."""
     report = await experiment(cases, shop(looks_up), scorers=[correct], replay=store, live=["tool:price"])
     assert {trial.status for trial in report.trials} == {"judged"}
     assert sorted(experiments.CALLED) == [7, 8, 9]
@@ -127,7 +127,7 @@ async def test_a_part_can_be_live(cases: Sequence[Case], store: StoreReader) -> 
 async def test_runs_of_an_experiment_are_known_in_the_store(
     cases: Sequence[Case], store: StoreReader, tmp_path: Path
 ) -> None:
-    """By their conversation and attributes; scores are in their traces; and no metric counts them."""
+    """The store knows runs of an experiment by conversation and attributes, with scores; no metric counts them."""
     with storing(tmp_path / "new.db") as telemetry:
         report = await experiment(
             cases[:1], shop(looks_up), scorers=[correct], replay=store, name="refunds-2", telemetry=telemetry
@@ -147,7 +147,7 @@ async def test_runs_of_an_experiment_are_known_in_the_store(
 
 
 async def test_no_cases_are_made_of_runs_of_experiments(cases: Sequence[Case], tmp_path: Path) -> None:
-    """Neither of live ones nor of replays, although they have scores: a set would grow by itself."""
+    """Runs of experiments become no cases, neither live runs nor replays, although they have scores."""
     path = tmp_path / "store.db"
     with storing(path) as telemetry:
         options: dict[str, Any] = {"scorers": [correct], "telemetry": telemetry}
@@ -159,7 +159,7 @@ async def test_no_cases_are_made_of_runs_of_experiments(cases: Sequence[Case], t
 
 
 async def test_a_candidate_is_an_agent_with_a_model(cases: Sequence[Case], store: StoreReader) -> None:
-    """Agents of one name are told apart by the names that they are given."""
+    """Candidates are agents and models, which have the names that they are given."""
     before, after = shop(looks_up), shop(guesses, name="bad")
     report = await experiment(cases, {"before": before, "after": after}, scorers=[correct], replay=store)
     assert report.candidates == ("before", "after")
@@ -176,7 +176,7 @@ async def test_a_candidate_is_an_agent_with_a_model(cases: Sequence[Case], store
 
 
 async def test_a_scorer_that_fails_never_counts_as_a_pass(cases: Sequence[Case], store: StoreReader) -> None:
-    """It is shown, and all that it might have said counts as not judged."""
+    """A scorer that fails is shown, and all scores that it might have given count as not judged."""
 
     def picky(output: str) -> dict[str, float]:
         if "20" in output:
@@ -194,7 +194,7 @@ async def test_a_scorer_that_fails_never_counts_as_a_pass(cases: Sequence[Case],
 
 
 async def test_a_score_that_does_not_apply_is_left_out(cases: Sequence[Case], store: StoreReader) -> None:
-    """A scorer that returns None for a case says nothing of it; one that only gives labels has no mean."""
+    """A scorer that returns None for a case does not count there; one that only gives labels has no mean."""
 
     def cheap(output: str) -> bool | None:
         return "3 euros" in output if "12" not in output else None
@@ -212,7 +212,7 @@ async def test_a_score_that_does_not_apply_is_left_out(cases: Sequence[Case], st
 
 
 async def test_a_run_that_fails_in_any_way_ends_no_other(cases: Sequence[Case], store: StoreReader) -> None:
-    """A function of the instructions that raises is a failure of its case."""
+    """A run whose instructions raise is a failure of its case, and ends no other."""
 
     def instructions(ctx: Any) -> str:
         raise LookupError("no such customer")
@@ -226,7 +226,7 @@ async def test_a_run_that_fails_in_any_way_ends_no_other(cases: Sequence[Case], 
 
 @needs_root
 async def test_a_full_disk_ends_an_experiment(cases: Sequence[Case], tmp_path: Path) -> None:
-    """With one error that names the journal; what is in there counts once there is room."""
+    """A full disk ends an experiment with one error that names the journal, whose trials count once there is room."""
     with small_disk(tmp_path, "16k") as disk:
         journal = disk / "journal.jsonl"
         options: dict[str, Any] = {"scorers": [correct], "journal": journal, "repeat": 30}
@@ -241,7 +241,7 @@ async def test_a_full_disk_ends_an_experiment(cases: Sequence[Case], tmp_path: P
 
 @pytest.mark.parametrize(("kind", "attempts"), [("rate_limited", 3), ("unavailable", 3), ("invalid_request", 1)])
 async def test_failures_that_pass_are_retried(kind: Any, attempts: int, cases: Sequence[Case]) -> None:
-    """So often and not more, by their kind; the case is then `failed`, and not scored."""
+    """A failure is retried a number of times that depends on its kind; the case is then `failed`, and not scored."""
 
     def fails(request: ModelRequest) -> Any:
         raise ModelError("good", "no", error_kind=kind, retry_after=0.0)
@@ -254,7 +254,7 @@ async def test_failures_that_pass_are_retried(kind: Any, attempts: int, cases: S
 
 
 async def test_a_retry_that_succeeds_is_counted(cases: Sequence[Case], store: StoreReader) -> None:
-    """With the usage of all attempts."""
+    """A retry that succeeds is counted, with the usage of all attempts."""
     asked = []
 
     def flaky(request: ModelRequest) -> Any:
@@ -270,7 +270,7 @@ async def test_a_retry_that_succeeds_is_counted(cases: Sequence[Case], store: St
 
 
 async def test_so_many_runs_at_the_same_time(cases: Sequence[Case]) -> None:
-    """And not more than `jobs`."""
+    """An experiment runs `jobs` cases at the same time, and not more."""
     running, most, both = 0, 0, anyio.Event()
 
     async def waits(request: ModelRequest) -> Any:
@@ -289,7 +289,7 @@ async def test_so_many_runs_at_the_same_time(cases: Sequence[Case]) -> None:
 
 
 async def test_the_budget_ends_an_experiment(cases: Sequence[Case], tmp_path: Path) -> None:
-    """What it has no money for is not run, and is shown; with more money, it is resumed, and what was spent counts."""
+    """A spent budget ends an experiment and shows the cases that were not run; it can be resumed with more money."""
     journal = tmp_path / "journal.jsonl"
     agent = shop(lambda request: used("It cost 12 euros.", tokens=400), settings={"max_tokens": 5})
     options: dict[str, Any] = {"scorers": [correct], "jobs": 1, "journal": journal}
@@ -311,7 +311,7 @@ def judging(tokens: int = 400, **options: Any) -> Judge:
 
 
 async def test_the_budget_counts_what_judges_spend(cases: Sequence[Case], tmp_path: Path) -> None:
-    """When it is spent by one, the case is not judged, and asked again with more money; the report says who spent."""
+    """A case whose judge finds the budget spent is not judged, and asked again with more money."""
     journal = tmp_path / "journal.jsonl"
     agent = shop(lambda request: used("It cost 12 euros.", tokens=400), settings={"max_tokens": 5})
     options: dict[str, Any] = {"scorers": [correct, judging()], "jobs": 1, "journal": journal}
@@ -328,7 +328,7 @@ async def test_the_budget_counts_what_judges_spend(cases: Sequence[Case], tmp_pa
 
 
 async def test_a_judge_keeps_a_budget_of_its_own(cases: Sequence[Case]) -> None:
-    """Its scores are then errors: that is not the experiment's budget."""
+    """A judge that exceeds a budget of its own gives scores with errors, and the experiment goes on."""
     agent = shop(guesses, settings={"max_tokens": 5})
     own = judging(budget=Budget(f"own {uuid.uuid4()}", cost=0.5))
     report = await experiment(cases[:1], agent, max_cost=50, scorers=[own])
@@ -337,7 +337,7 @@ async def test_a_judge_keeps_a_budget_of_its_own(cases: Sequence[Case]) -> None:
 
 
 async def test_reservations_of_runs_in_flight_are_not_spent(cases: Sequence[Case]) -> None:
-    """Each call in flight reserves its longest answer. A run that is refused because of others is asked after them.
+    """A run that is refused because calls in flight reserve the budget is asked after them.
 
     What it had used until then counts.
     """
@@ -355,7 +355,7 @@ async def test_reservations_of_runs_in_flight_are_not_spent(cases: Sequence[Case
 
 
 async def test_a_price_must_be_known_for_a_budget(cases: Sequence[Case]) -> None:
-    """Nothing is run without one."""
+    """A budget without a known price of each model is refused."""
     with pytest.raises(ConfigError, match="the price of model 'good' is not known"):
         await experiment(cases, shop(guesses, prices=lambda *_: None), scorers=[correct], max_cost=1)
     with pytest.raises(ConfigError, match="the price of model 'judge' is not known"):
@@ -363,7 +363,7 @@ async def test_a_price_must_be_known_for_a_budget(cases: Sequence[Case]) -> None
 
 
 async def test_a_journal_has_each_trial_once(cases: Sequence[Case], store: StoreReader, tmp_path: Path) -> None:
-    """A line that a kill has cut is written again, and what is there is not asked again."""
+    """A journal has each trial once: a line that a kill has cut is written again, and others are not asked again."""
     journal = tmp_path / "sets" / "journal.jsonl"
     options: dict[str, Any] = {"scorers": [correct], "replay": store, "journal": journal}
     first = await experiment(cases, shop(looks_up), **options)
@@ -386,7 +386,7 @@ async def test_a_journal_has_each_trial_once(cases: Sequence[Case], store: Store
 
 
 async def test_a_cancelled_experiment_can_be_resumed(cases: Sequence[Case], tmp_path: Path) -> None:
-    """Not while it runs; what had ended is in the journal then."""
+    """A cancelled experiment can be resumed from its journal, but not while it runs."""
     journal, asked = tmp_path / "journal.jsonl", []
 
     async def waits(request: ModelRequest) -> Any:
@@ -409,7 +409,7 @@ async def test_a_cancelled_experiment_can_be_resumed(cases: Sequence[Case], tmp_
 
 
 async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], store: StoreReader) -> None:
-    """Before anything is run or written."""
+    """Wrong cases, candidates, scorers and options are refused before anything is run."""
     agent, other = shop(guesses), shop(guesses)
     by_hand = Case(id="by-hand", input="Why?")
     lost = Case(id="lost", input="Why?", source="0" * 32)
@@ -435,7 +435,7 @@ async def test_what_cannot_be_asked_is_refused_at_once(cases: Sequence[Case], st
 
 
 async def test_a_score_that_a_run_has_twice_is_not_judged(cases: Sequence[Case], telemetry: Captured) -> None:
-    """Two scorers, or one that returns it twice: no mean of what does not belong together; others count."""
+    """A score that a run has twice, by two scorers or one, is not judged; other scores count."""
 
     def both(output: str) -> list[Any]:
         return [Score(name="length", value=len(output)), 0.2, 0.4]
@@ -458,7 +458,7 @@ async def test_a_score_that_a_run_has_twice_is_not_judged(cases: Sequence[Case],
 async def test_answers_and_explanations_are_redacted(
     cases: Sequence[Case], tmp_path: Path, telemetry: Captured
 ) -> None:
-    """In the journal as in telemetry."""
+    """Secrets in answers and explanations are redacted in the journal."""
     secret = "sk-ant-api03-" + "a1B2c3D4" * 12
 
     def leaks(request: ModelRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Runs of experiments, and replays: what they did counts in no alert and in no mean."""
+"""Runs of experiments, and replays: no alert and no mean counts them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fails(request: ModelRequest) -> Any:
 
 @pytest.mark.parametrize("is_replay", [False, True])
 async def test_an_experiment_with_a_bad_candidate_is_no_alert(is_replay: bool, tmp_path: Path) -> None:
-    """Neither for its scores nor for what its runs cost, how they fail, or how slow their models are."""
+    """An experiment with a bad candidate causes no alert by its scores, costs, failures or slow models."""
     path = tmp_path / "new.db"
     cases = recorded(tmp_path / "store.db")
     failing = shop(fails, name="bad")
@@ -72,7 +72,7 @@ async def test_an_experiment_with_a_bad_candidate_is_no_alert(is_replay: bool, t
 
 
 async def test_scores_of_ordinary_runs_still_count(tmp_path: Path) -> None:
-    """Beside an experiment, in its store, they alone make the mean: a good candidate does not hide them."""
+    """Scores of ordinary runs make the mean and alert alone, beside an experiment in the same store."""
     path = tmp_path / "store.db"
     cases = recorded(path)
     with storing(path) as telemetry:
@@ -86,7 +86,7 @@ async def test_scores_of_ordinary_runs_still_count(tmp_path: Path) -> None:
 
 
 async def test_scores_of_replays_do_not_count(tmp_path: Path) -> None:
-    """What a replay is given is no news of the agent."""
+    """Scores of replays count in no alert and in no mean."""
     path = tmp_path / "store.db"
     recorded(path)
     with storing(path) as telemetry:
@@ -101,7 +101,7 @@ async def test_scores_of_replays_do_not_count(tmp_path: Path) -> None:
 
 
 async def test_a_store_with_scores_alone_knows_from_others_what_they_are_of(tmp_path: Path) -> None:
-    """The scores of an experiment may be in another store than its runs."""
+    """A store with scores alone knows scores of experiments, whose runs may be in another store, from others."""
     runs, scores = tmp_path / "runs.db", tmp_path / "scores.db"
     cases = [Case(id="seven", input="What was the price of order 7?", expected="12 euros")]
     with storing(runs) as telemetry:

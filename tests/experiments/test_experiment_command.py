@@ -111,7 +111,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def test_from_nothing_to_a_gate(shop: Shop) -> None:
-    """A baseline, a worse candidate that is compared with it, and files for CI."""
+    """A gate passes for a baseline and fails for a worse candidate; the comparison is written to files for CI."""
     code, out, err = shop.run("--name", "main", "--fail-under", "correct=0.9", "--out", "main.json")
     assert code == 0, err
     assert "main: 3 cases, 1 candidate, 1 repeat: 3 of 3 runs judged, replayed, $0.3000" in out
@@ -141,7 +141,7 @@ def test_from_nothing_to_a_gate(shop: Shop) -> None:
 
 
 def test_runs_of_a_set_can_be_replayed_where_the_store_is_not(shop: Shop) -> None:
-    """`pellucid cases export` writes them to a file for CI."""
+    """`pellucid cases export` writes the runs of a set to a file, from which CI replays them without the store."""
     exported = subprocess.run(
         python("-c", MAIN, "cases", "export", "set.jsonl", "--output", "runs.jsonl"),
         cwd=shop.folder,
@@ -168,7 +168,7 @@ def test_runs_of_a_set_can_be_replayed_where_the_store_is_not(shop: Shop) -> Non
     ],
 )
 def test_exit_codes(shop: Shop, agent: str, scorer: str, arguments: tuple[str, ...], code: int, said: str) -> None:
-    """0 if gates hold, 1 if one fails, 3 if not all could be judged: that never passes for a 0."""
+    """The command exits with 0 if gates hold, 1 if one fails, and 3 if not all cases could be judged."""
     given, out, err = shop.run(*arguments, agent=agent, scorer=scorer)
     assert said in out, err
     assert given == code
@@ -192,7 +192,7 @@ def test_exit_codes(shop: Shop, agent: str, scorer: str, arguments: tuple[str, .
     ],
 )
 def test_what_cannot_work_is_a_usage_error(shop: Shop, arguments: tuple[str, ...], said: str) -> None:
-    """The exit code is 2, and the message names it."""
+    """Arguments that cannot work exit with 2, and the message names them."""
     code, _, err = shop.run(*arguments)
     assert said in err
     assert code == 2
@@ -216,7 +216,7 @@ def test_what_cannot_work_is_a_usage_error(shop: Shop, arguments: tuple[str, ...
 def test_what_cannot_end_well_is_said_before_anything_is_asked(
     shop: Shop, arguments: tuple[str, ...], said: str
 ) -> None:
-    """The exit code is 2, no run was made, and no folder."""
+    """An experiment that cannot end well exits with 2 before any run is made, and makes no folder."""
     plan: dict[str, Any] = {"name": "main", "cases": {}, "candidates": ["before", "after"], "scorers": ["correct"]}
     baseline = Report(name="main", plan={**plan, "repeat": 1, "mode": "live"}, trials=())
     (shop.folder / "main.json").write_text(json.dumps(baseline.to_dict()))
@@ -228,7 +228,7 @@ def test_what_cannot_end_well_is_said_before_anything_is_asked(
 
 
 def test_a_candidate_has_the_name_that_it_is_given(shop: Shop) -> None:
-    """So that it can be that of a candidate of the baseline; a score that nobody gives any more is not compared."""
+    """A candidate can have the name of one of the baseline; a score that nobody gives any more is not compared."""
     two = ("--agent", "after=shop_candidates:after", "--name", "main", "--out", "main.json")
     code, out, err = shop.run(*two, agent="shop_candidates:before")
     assert code == 0, err
@@ -246,7 +246,7 @@ def test_a_candidate_has_the_name_that_it_is_given(shop: Shop) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 def test_progress_is_shown_in_a_terminal(shop: Shop) -> None:
-    """On standard error only; the output is the report, and can be read by a program."""
+    """Progress in a terminal is on standard error only, and standard output is the report without control codes."""
     outer, inner = os.openpty()
     given = ("experiment", "set.jsonl", "--agent", "shop_candidates:wrong", "--scorers", "shop_candidates:correct")
     with open(outer, "rb", buffering=0) as terminal:  # noqa: PTH123  (a descriptor)
@@ -278,7 +278,7 @@ def wait_for(shop: Shop, process: subprocess.Popen[str], lines: int) -> Path:
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_an_experiment_outlives_its_process(shop: Shop, stop: signal.Signals) -> None:
-    """What had ended is not asked again; the rest is, with `--resume`; an interrupt exits with 130 and says how."""
+    """An experiment that was killed or interrupted goes on with `--resume`, and does not ask again what had ended."""
     with shop.start("--live", "--name", "e", "--jobs", "1", agent="slow", interpreter=[sys.executable]) as process:
         journal = wait_for(shop, process, 3)
         process.send_signal(stop)
@@ -303,14 +303,14 @@ def test_an_experiment_outlives_its_process(shop: Shop, stop: signal.Signals) ->
 
 
 def test_an_empty_set_is_named(shop: Shop) -> None:
-    """There is nothing to ask, which is no success."""
+    """An empty set is named, and is no success."""
     (shop.folder / "set.jsonl").write_text("\n")
     code, _, err = shop.run()
     assert (code, "set.jsonl: the set has no case" in err) == (2, True), err
 
 
 def test_progress_of_a_job_is_a_few_lines(shop: Shop) -> None:
-    """How many runs at the beginning, so that nobody takes a job for a silent one, and each tenth."""
+    """Progress without a terminal is a line with the number of runs at the beginning, and one at the end."""
     code, _, err = shop.run(agent="wrong")
     assert code == 3
     lines = [line for line in err.splitlines() if " of 3 runs" in line]
@@ -321,7 +321,7 @@ def test_progress_of_a_job_is_a_few_lines(shop: Shop) -> None:
 
 
 def test_progress_is_no_flood(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each tenth of many runs, and one for each 30 seconds of slow ones."""
+    """Progress is a line for each tenth of many runs, and one for each 30 seconds of slow ones."""
     times = [0.0]
     trial = Trial(case="x", candidate="a", repeat=1, status="judged")
     with Progress(1_000, clock=lambda: times[-1]) as progress:

@@ -107,7 +107,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_test_runs_with_each_case(folder: Path) -> None:
-    """Ids are those of the cases; fixtures and other parameters work; a failure shows question, answer and score."""
+    """A test runs with each case under its id, beside fixtures and parameters; a failure shows the case."""
     done = session(folder, "tests/test_sums.py", "-k", "not trio")
     out = done.stdout
     for passed in ("test_sums[asyncio-two]", "test_sync[four-0]", "TestOfClass::test_beside_the_test[beside]"):
@@ -121,7 +121,7 @@ def test_a_test_runs_with_each_case(folder: Path) -> None:
 
 
 def test_the_example_of_the_page_works_on_its_set(tmp_path: Path) -> None:
-    """The set of "From nothing to a CI gate", and the test of "In pytest"."""
+    """The example of "In pytest" passes on the set of "From nothing to a CI gate"."""
     page = (ROOT / "docs" / "experiments.md").read_text()
     source, test = (BLOCK.search(page, page.index(start)) for start in ("```python", "## In pytest"))
     assert source is not None
@@ -136,7 +136,7 @@ def test_the_example_of_the_page_works_on_its_set(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_marker_is_said(folder: Path) -> None:
-    """When tests are collected, with the remedy."""
+    """A wrong marker is an error when tests are collected, with the remedy."""
     for name, said in {
         "test_missing": "write it with: pellucid cases add RUN --to nowhere.jsonl",
         "test_tag": "no case has the tag none; its tags are hard, sums",
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_a_marker_is_said(folder: Path) -> None:
 
 
 def correct(output: str, expected: str) -> bool:
-    """Whether the answer has what is expected."""
+    """Return whether the output contains what is expected."""
     return expected in output
 
 
@@ -169,7 +169,7 @@ def mood(output: str) -> Score:
 
 
 async def test_scores_as_assertions() -> None:
-    """Without names, each value must be 1; with names, the named ones; a scorer that fails is a failure of the test."""
+    """Each value must be 1, or reach the limit that is given by name; a scorer that fails is a failure of the test."""
     result = await Agent("sums", model=ScriptedModel("It is 2.")).run("1 + 1")
     scores = await assert_scores(result, CASES[0], [correct, mood])
     assert [score.name for score in scores] == ["correct", "mood"]
@@ -189,7 +189,7 @@ async def test_scores_as_assertions() -> None:
 
 
 def test_scores_as_assertions_of_sync_tests() -> None:
-    """The same."""
+    """Scores are assertions in sync tests, too."""
     result = Agent("sums", model=ScriptedModel("It is 2.")).run_sync("1 + 1")
     assert_scores_sync(result, CASES[1], [correct], correct=0)
     with pytest.raises(AssertionError, match="correct is 0, below 1"):

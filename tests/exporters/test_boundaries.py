@@ -46,7 +46,7 @@ def record(span: ReadableSpan) -> dict[str, Any]:
 
 @pytest.mark.anyio
 async def test_a_record_says_what_its_span_says() -> None:
-    """Ids, phase, times, outcome, and input and output as data."""
+    """A record has the ids, phase, times and outcome of its span, and input and output as data."""
     telemetry = await adding()
     span, run = telemetry.span("execute_tool"), telemetry.span("invoke_agent")
     assert span.context is not None
@@ -84,7 +84,7 @@ async def test_a_record_says_what_its_span_says() -> None:
 
 @pytest.mark.anyio
 async def test_content_by_reference_stays_a_reference() -> None:
-    """The second chat has the messages that are new, and says how many came before and where they are."""
+    """A second chat's record has the new messages, and refers to those before by number and place."""
     telemetry = await adding()
     first, second = (record(span) for span in telemetry.find("chat"))
     assert [message["role"] for message in first["input"]] == ["user"]
@@ -96,7 +96,7 @@ async def test_content_by_reference_stays_a_reference() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["metadata", "off"])
 async def test_what_was_not_recorded_is_absent(mode: CaptureMode) -> None:
-    """Without content there is no input and no output; without anything no digest either."""
+    """A record has no input and no output without content, and no digest if nothing is recorded."""
     telemetry = await adding(mode)
     found = record(telemetry.span("execute_tool"))
     assert {"input", "output"}.isdisjoint(found)
@@ -105,7 +105,7 @@ async def test_what_was_not_recorded_is_absent(mode: CaptureMode) -> None:
 
 @pytest.mark.anyio
 async def test_a_failure_is_told_with_type_and_text() -> None:
-    """A phase that failed says how, and of what type."""
+    """A record of a failed phase has the type and the text of its error."""
     hub = DiscoveryProvider(FakeHub([], faults=[ConnectionError("hub is down")]), id="hub")
     with anyio.fail_after(60), capture() as telemetry, pytest.raises(DiscoveryError):
         await Agent("a", model=ScriptedModel("x"), providers=[hub]).run("x")
@@ -116,7 +116,7 @@ async def test_a_failure_is_told_with_type_and_text() -> None:
 
 
 def test_other_spans_have_none() -> None:
-    """Neither spans of other libraries, whatever attributes they have, nor those of ours that are no phase."""
+    """Spans of other libraries, and Pellucid's spans that are no phase, have no record."""
     provider = TracerProvider(shutdown_on_exit=False)
     for scope, attributes in (("other", {semconv.PHASE: "run"}), (semconv.SCOPE, {}), (semconv.SCOPE, {"x": "run"})):
         span = provider.get_tracer(scope).start_span("invoke_agent a", attributes=attributes)
@@ -126,7 +126,7 @@ def test_other_spans_have_none() -> None:
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"cut": "in ha'])
 def test_content_that_is_no_json_is_kept_as_text(content: str) -> None:
-    """What was cut by limits of the application's provider, or nests without end, is told as it is."""
+    """Content that is not valid JSON is kept as the text that was recorded."""
     attributes = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_CALL_ARGUMENTS: content}
     span = TracerProvider(shutdown_on_exit=False).get_tracer(semconv.SCOPE).start_span("x", attributes=attributes)
     span.end()

@@ -112,7 +112,7 @@ def shown(options: Console, *agents: Agent) -> str:
 
 
 def test_what_is_known_of_tokens_and_cost_is_shown() -> None:
-    """On the call and on the run; what is not known is not made up, and what is next to nothing is said so."""
+    """Known tokens and costs are on the call and on the run; an unknown cost is left out."""
 
     def cost(dollars: float) -> str:
         usage = Usage(input_tokens=1200, output_tokens=None, cost=dollars)
@@ -137,7 +137,7 @@ def without_times(text: str) -> list[str]:
 
 
 def test_a_run_is_a_tree_of_lines() -> None:
-    """Each span is a line with iteration, duration and what is known of it; nothing unknown is shown as 0."""
+    """A run is a tree with a line for each span, with its iteration and duration; unknown values are not shown as 0."""
     text = shown(Console(stream=io.StringIO()), adder({"a": 1, "b": 2}))
     lines = without_times(text)
     assert lines[0] == "invoke_agent sums T 2 iterations"
@@ -154,7 +154,7 @@ def test_a_run_is_a_tree_of_lines() -> None:
 
 
 def test_failures_are_loud() -> None:
-    """A span that did not complete says so, with type and text."""
+    """A span that did not complete shows so, with the type and text of its error."""
     text = shown(Console(stream=io.StringIO(), width=200), adder({"a": -1, "b": 2}))
     assert "FAILED tool_error: a must not be negative" in text
 
@@ -164,7 +164,7 @@ class OutOfOrder(Exception):
 
 
 def test_an_exception_is_shown_without_its_module() -> None:
-    """The line has the class and the text of an exception, once each."""
+    """An exception is shown with its class and its text, once each, and without its module."""
 
     def vend(_arguments: object, _ctx: object) -> str:
         raise OutOfOrder("no coins left")
@@ -175,7 +175,7 @@ def test_an_exception_is_shown_without_its_module() -> None:
 
 
 def test_what_waits_for_a_person_says_so_and_by_whom_it_was_decided() -> None:
-    """The run that waits, and the call that was approved in the one that goes on."""
+    """A run that waits for an approval says so, and the call in the run that goes on says who approved it."""
     stream = io.StringIO()
     provider = TracerProvider()
     provider.add_span_processor(ConsoleProcessor(Console(stream=stream, width=200)))
@@ -191,7 +191,7 @@ def test_what_waits_for_a_person_says_so_and_by_whom_it_was_decided() -> None:
 
 
 def test_the_wait_for_a_result_is_shown_in_the_run_that_gets_it() -> None:
-    """The tree of the run that made the call is written by then."""
+    """The wait for a result is shown in the tree of the run that gets the result."""
 
     async def enqueue(arguments: Any, ctx: ToolContext) -> None:
         """Leave the work to another process."""
@@ -215,7 +215,7 @@ def test_the_wait_for_a_result_is_shown_in_the_run_that_gets_it() -> None:
 
 
 def test_content_is_shown_on_request() -> None:
-    """Input and output stand below their span, shortened."""
+    """Input and output stand below their span on request, shortened."""
     text = shown(Console(stream=io.StringIO(), content=True, width=200), adder({"a": 1, "b": 2}))
     assert '│     in  {"a":1,"b":2}' in text
     assert "│     out 3" in text
@@ -223,7 +223,7 @@ def test_content_is_shown_on_request() -> None:
 
 @pytest.mark.parametrize("color", [False, True])
 def test_lines_fit(*, color: bool) -> None:
-    """No line is wider than asked for: spans are cut, content goes on below itself."""
+    """No line is wider than asked for: spans are cut, and content goes on below itself."""
     text = shown(Console(stream=io.StringIO(), content=True, color=color, width=60), adder({"a": -1, "b": 2}))
     lines = re.sub("\x1b\\[[\\d;]*m", "", text).splitlines()
     assert max(len(line) for line in lines) == 60
@@ -242,7 +242,7 @@ def test_names_cannot_write_to_the_terminal() -> None:
 
 
 def test_a_terminal_gets_colours_and_a_live_tree() -> None:
-    """In a terminal the finished tree has colours, and markup in names stays text."""
+    """The finished tree has colours in a terminal, and markup in names stays text."""
     text = shown(Console(stream=Terminal(), width=100), Agent("[red]x", model=ScriptedModel("Done.")))
     assert "\x1b[" in text
     assert "invoke_agent [red]x" in text
@@ -271,7 +271,7 @@ def test_the_environment_chooses_colours(
 
 
 def test_the_environment_chooses_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`COLUMNS` is the width where there is no terminal."""
+    """The width is `COLUMNS` where there is no terminal."""
     monkeypatch.setenv("COLUMNS", "44")
     text = shown(Console(stream=io.StringIO()), adder({"a": -1, "b": 2}))
     assert max(map(len, text.splitlines())) == 44
@@ -291,7 +291,7 @@ def test_a_plain_tree_has_the_width_of_its_terminal() -> None:
 
 
 def test_the_tree_goes_to_what_is_standard_output_by_then() -> None:
-    """As what the application prints does, where a test or a caller redirects it; without one it goes nowhere."""
+    """A tree is written to the standard output of the moment, as by `print`, or nowhere if there is none."""
     redirected = io.StringIO()
     with spans(Console()) as tracer:
         with redirect_stdout(redirected):
@@ -302,14 +302,14 @@ def test_the_tree_goes_to_what_is_standard_output_by_then() -> None:
 
 
 def test_no_colour_means_no_escape_codes() -> None:
-    """Without colours a terminal gets plain text, once, and nothing that moves its cursor."""
+    """A terminal without colours gets plain text, once, without codes that move its cursor."""
     text = shown(Console(stream=Terminal(), color=False), adder({"a": 1, "b": 2}))
     assert "\x1b" not in text
     assert text.count("invoke_agent sums") == 1
 
 
 def test_a_live_tree_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the application prints during a run goes where it would go without a console."""
+    """Text that the application prints during a run goes to standard output, and not into the live tree."""
     stream = Terminal()
     with spans(Console(stream=stream, live=True)) as tracer:
         run = tracer.start_span("invoke_agent a")
@@ -341,7 +341,7 @@ def displayed(written: str) -> list[str]:
 
 
 def test_a_live_tree_waits_for_the_end_of_a_line() -> None:
-    """While the program is in the middle of a line nothing is drawn, and then the tree is below it again."""
+    """A live tree is not drawn while the program is in the middle of a line, and comes back below that line."""
     stream, clock = Terminal(), Terminal()
     with (
         spans(Console(stream=stream, live=True, color=False, width=100)) as tracer,
@@ -365,7 +365,7 @@ def test_a_live_tree_waits_for_the_end_of_a_line() -> None:
 
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["first", "last"])
 def test_two_consoles_share_a_stream_and_leave_it_as_it_was(order: slice) -> None:
-    """They may be stopped in any order, and the other one goes on."""
+    """Two consoles on one stream can be stopped in any order, and leave the stream to the other."""
     stream = io.StringIO()
     providers = []
     for _ in range(2):
@@ -436,7 +436,7 @@ def shown_in_a_terminal(script: str, *arguments: str) -> list[str]:
     "console", ["True", "Console(live=False)", "Console(color=False)", "Console(stream=sys.stderr)"]
 )
 def test_a_streamed_answer_is_one_line_in_a_terminal(console: str) -> None:
-    """The tree begins on a line of its own; a flush makes none."""
+    """A streamed answer is one line in a terminal, though it is flushed, and the tree begins on the next."""
     lines = shown_in_a_terminal(STREAMED, console)
     assert lines[0] == "weather: Take an umbrella."
     assert lines[1].startswith("invoke_agent weather")
@@ -444,14 +444,14 @@ def test_a_streamed_answer_is_one_line_in_a_terminal(console: str) -> None:
 
 
 def test_a_streamed_answer_is_one_line_in_a_pipe() -> None:
-    """The tree begins on a line of its own."""
+    """A streamed answer is one line in a pipe, and the tree begins on the next."""
     lines = run_python(STREAMED, "True").stdout.splitlines()
     assert lines[0] == "weather: Take an umbrella."
     assert lines[1].startswith("invoke_agent weather")
 
 
 def test_runs_do_not_mix() -> None:
-    """Each run is written as a whole when it is over, whatever ran in between."""
+    """Runs at the same time are each written as a whole when they are over."""
     stream = io.StringIO()
     with spans(Console(stream=stream)) as tracer:
         first = tracer.start_span("invoke_agent first")
@@ -497,7 +497,7 @@ def test_a_run_that_continues_a_trace_from_elsewhere_stands_alone() -> None:
 
 
 def test_only_runs_are_shown() -> None:
-    """Spans outside of a run are not, whatever they are called; a run inside of a web request is."""
+    """Spans outside of a run are not shown, whatever they are called; a run inside of a web request is."""
     stream = io.StringIO()
     with spans(Console(stream=stream)) as tracer, spans(Console(stream=stream), scope="other") as other:
         other.start_span("invoke_agent theirs").end()
@@ -508,7 +508,7 @@ def test_only_runs_are_shown() -> None:
 
 
 def test_a_run_with_very_many_spans_is_cut() -> None:
-    """Memory is bounded; what is left out is counted."""
+    """A run with very many spans is cut, and the spans that are left out are counted."""
     stream = io.StringIO()
     with spans(Console(stream=stream)) as tracer:
         root = tracer.start_span("invoke_agent big")
@@ -548,7 +548,7 @@ def test_spans_of_other_libraries_may_say_anything(*, content: bool, caplog: pyt
 
 
 def test_a_stream_without_unicode_gets_what_it_can_show() -> None:
-    """Where the tree's lines cannot be encoded they are drawn in ASCII, and the words stay as they can."""
+    """A stream that cannot encode the tree's lines gets them in ASCII, and replaces only characters that it lacks."""
     written = io.BytesIO()
     with spans(Console(stream=io.TextIOWrapper(written, encoding="latin-1"))) as tracer:
         root = tracer.start_span("invoke_agent a")
@@ -561,7 +561,7 @@ def test_a_stream_without_unicode_gets_what_it_can_show() -> None:
 
 
 def test_a_stream_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A closed stream reaches neither the run nor the log more than once."""
+    """A stream that fails is logged once, and fails no run."""
     stream = io.StringIO()
     with spans(Console(stream=stream)) as tracer:
         stream.close()
@@ -571,7 +571,7 @@ def test_a_stream_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_reader_that_has_gone_fails_no_run(caplog: pytest.LogCaptureFixture) -> None:
-    """As behind `| head`: one line of the log says so, without a traceback."""
+    """A reader that has gone, as behind `| head`, causes one line in the log without a traceback, and fails no run."""
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w", closefd=False)
@@ -585,7 +585,7 @@ def test_a_reader_that_has_gone_fails_no_run(caplog: pytest.LogCaptureFixture) -
 
 
 def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rich is an extra; the tree does not depend on it."""
+    """A terminal gets plain text if rich is not installed."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     stream = Terminal()
     with spans(Console(stream=stream, live=True, color=True)) as tracer:
@@ -609,7 +609,7 @@ class Pipe(io.StringIO):
 
 @pytest.mark.parametrize("options", [{}, {"color": True}, {"live": True}], ids=str)
 def test_without_a_terminal_each_run_is_one_write(options: dict[str, Any]) -> None:
-    """Also with colours, and with a live tree, which needs a terminal: nothing can get into the middle of a run."""
+    """Each run is one write to a stream that is no terminal, also with colours and with a live tree."""
     stream = Pipe()
     with spans(Console(stream=stream, **options)) as tracer:
         for name in ("invoke_agent a", "invoke_agent b"):
@@ -644,7 +644,7 @@ PIPED = """
     ],
 )
 def test_without_a_terminal_the_plain_tree_is_shown(console: str, environment: dict[str, str]) -> None:
-    """In a pipe, a file, `docker logs` and CI each run is written when it ends, without codes for a terminal."""
+    """A run in a pipe is written when it ends, as a plain tree without codes for a terminal."""
     done = run_python(PIPED, console, **environment)
     assert done.stdout.startswith("invoke_agent a ")
     assert done.stdout.count("invoke_agent") == 1
@@ -655,7 +655,7 @@ def test_without_a_terminal_the_plain_tree_is_shown(console: str, environment: d
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 @pytest.mark.parametrize("live", [False, True])
 def test_a_forked_child_shows_its_own_runs(*, live: bool) -> None:
-    """Locks that were held when the process was forked, and a live tree, are the parent's; the child writes its own."""
+    """A forked child shows its own runs, although locks and a live tree are its parent's."""
     script = """
         import io
         import os

@@ -1,4 +1,4 @@
-"""What is in the file: spans, events and boundaries, as valid JSON, and nothing that must not be in it."""
+"""Contents of the file: spans, events and boundaries as valid JSON, without secrets."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ async def run(telemetry: Any, **settings: Any) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to write."""
+    """Return the path of a file."""
     return tmp_path / "runs.jsonl"
 
 
 @pytest.mark.anyio
 async def test_a_run_is_in_the_file(path: Path) -> None:
-    """Each span is a line; so is each of the run's phases and events, with the ids, time and duration of its span."""
+    """Each span is a line, as are its phase and events, with the ids, time and duration of the span."""
     with writing_to(path, resource={"deployment.environment.name": "test"}) as telemetry:
         await run(telemetry, identity=Identity(conversation_id="c-1"))
         spans = {line["span_id"]: line for line in lines(path, "span")}
@@ -95,7 +95,7 @@ async def test_a_run_is_in_the_file(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_catalogue_is_in_each_file_once(tmp_path: Path) -> None:
-    """Whole, by its digest; again in the file that follows a rotation."""
+    """A catalogue is once in each file, whole and by its digest, also in the file that follows a rotation."""
     path = tmp_path / "runs.jsonl"
     with writing_to(path) as telemetry:
         for number in (1, 2):
@@ -137,7 +137,7 @@ async def test_no_secret_is_in_the_file(path: Path, scene: str, mode: CaptureMod
 
 @pytest.mark.anyio
 async def test_the_search_for_secrets_would_find_them(path: Path) -> None:
-    """The same runs leave them in mode `full`, of the arguments, results, errors and answers among others."""
+    """The search for secrets finds those of the same runs in mode `full`."""
     with anyio.fail_after(60), writing_to(path, capture=CapturePolicy("full")) as telemetry:
         await SCENES["ordinary"](telemetry)
     assert {"argument", "result-value", "error-text", "answer"} <= escaped(text(path))
@@ -146,7 +146,7 @@ async def test_the_search_for_secrets_would_find_them(path: Path) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("mode", "found"), [("full", 5), ("redacted", 5), ("metadata", 0), ("off", 0)])
 async def test_content_is_in_the_file_as_the_mode_says(path: Path, mode: CaptureMode, found: int) -> None:
-    """Ordinary content is there in the modes that record it, and in the others no word of it."""
+    """Ordinary content is in the file in the modes that record it, and not in the others."""
     with writing_to(path, capture=CapturePolicy(mode)) as telemetry:
         await run(telemetry)
     found_text = text(path)
@@ -155,7 +155,7 @@ async def test_content_is_in_the_file_as_the_mode_says(path: Path, mode: Capture
 
 @pytest.mark.anyio
 async def test_pieces_of_a_stream_are_not_in_the_file(path: Path) -> None:
-    """A secret that is split over two pieces could not be masked, so the file has the whole answer only."""
+    """A streamed answer is in the file as a whole only, since a secret in two pieces could not be masked."""
     with anyio.fail_after(60), writing_to(path) as telemetry:
         agent = Agent("a", model=ScriptedModel("one two three"), telemetry=telemetry)
         async with agent.stream("x") as events:
@@ -166,14 +166,14 @@ async def test_pieces_of_a_stream_are_not_in_the_file(path: Path) -> None:
 
 
 def test_no_field_of_an_event_hides_one_of_the_line() -> None:
-    """Payloads stand beside the envelope and have names of their own."""
+    """No field of an event has the name of a field of its line."""
     for name in EVENTS.keys() - NEVER_WRITTEN:
         fields = {field.name for field in dataclasses.fields(EVENTS[name])}
         assert fields.isdisjoint({"type", "service", "name", "conversation_id"}), name
 
 
 def test_lines_are_valid_json_whatever_is_in_them(path: Path) -> None:
-    """NUL, lone surrogates, NaN, bytes, line ends and numbers of any size: each span is one line."""
+    """A span with NUL, lone surrogates, NaN, bytes, line ends or large numbers is one line of valid JSON."""
     odd = {
         "nul": "a\0b",
         "lone": "\ud800 and \udfff",
@@ -204,7 +204,7 @@ def test_lines_are_valid_json_whatever_is_in_them(path: Path) -> None:
 
 @given(st.dictionaries(st.text(min_size=1), st.text() | st.floats() | st.integers() | st.lists(st.text()), max_size=4))
 def test_any_attributes_make_one_valid_line(attributes: dict[str, Any]) -> None:
-    """Whatever a span says, its line is one line of UTF-8 that a strict reader takes."""
+    """A span with any attributes is one line of UTF-8."""
     span = TracerProvider(shutdown_on_exit=False).get_tracer("t").start_span("s", attributes=attributes)
     span.end()
     (line,) = lines_of(span, ("span", "boundary"), Resource({}))  # type: ignore[arg-type]  # the API's type
@@ -222,7 +222,7 @@ def test_spans_of_other_libraries_are_no_boundaries(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_tail_sampling_chooses_spans_and_boundaries(path: Path) -> None:
-    """Of a run that is dropped the file has the events only, as other exporters have its metrics."""
+    """A run that tail sampling drops has only its events in the file."""
     sampling = TailSampling(share=0.0, failed_phases=False, slow_hubs=False)
     with anyio.fail_after(60), writing_to(path, tail_sampling=sampling) as telemetry:
         await Agent("dropped", model=ScriptedModel("x"), telemetry=telemetry).run("x")
@@ -235,7 +235,7 @@ async def test_tail_sampling_chooses_spans_and_boundaries(path: Path) -> None:
 
 
 def test_the_file_is_private(path: Path) -> None:
-    """Nobody but its owner may read it, whatever the umask says; a mode that somebody gave it stays."""
+    """Only the owner may read the file, whatever the umask is; a mode that somebody gave it stays."""
     mask = os.umask(0)
     try:
         with writing_to(path) as telemetry:
@@ -251,7 +251,7 @@ def test_the_file_is_private(path: Path) -> None:
 
 
 def test_paths_that_cannot_work_are_refused(tmp_path: Path) -> None:
-    """A folder, a file in one that is none or not there, a pipe that nobody reads: said at once, and why."""
+    """A path that cannot be written to, such as a folder, is refused at once, with the reason."""
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     for name, why in (
@@ -271,20 +271,20 @@ def test_paths_that_cannot_work_are_refused(tmp_path: Path) -> None:
     [{"max_bytes": 0}, {"max_age": -1.0}, {"keep": 0}, {"types": ()}, {"types": ["trace"]}, {"path": "\0"}],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    """Limits of nothing, types that there are not, and paths that are none."""
+    """A limit of 0, an unknown type, and a path that is none are refused."""
     with pytest.raises(ConfigError, match="File"):
         File(**{"path": "runs.jsonl", **options})
 
 
 def test_options_that_mean_the_same_are_equal() -> None:
-    """A path as text or `Path`, and types in any order; so configure() is idempotent."""
+    """Options with the same path, as text or `Path`, and the same types in any order are equal."""
     assert File("a.jsonl") == File(Path("a.jsonl"))
     assert File("a", types=["event", "span"]) == File("a", types=("span", "event"))
     assert File("a") != File("a", keep=3)
 
 
 def test_configure_takes_a_path(path: Path) -> None:
-    """A path is enough, the same one again gives the same Telemetry, and an exit writes what is waiting."""
+    """A path is enough to configure; the same path again gives the same Telemetry, and an exit writes what waits."""
     script = """
         import sys
         from opentelemetry import trace
@@ -310,7 +310,7 @@ QUESTIONS = re.findall(
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_questions_of_the_documentation_have_answers(path: Path, question: str) -> None:
-    """Each command that the documentation shows runs, and finds something in the file of a run."""
+    """Each command that the documentation shows finds something in the file of a run."""
     with writing_to(path) as telemetry:
         await run(telemetry)
     with anyio.fail_after(60):

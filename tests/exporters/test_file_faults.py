@@ -36,7 +36,7 @@ full_device = pytest.mark.skipif(not FULL.exists(), reason="the platform has no 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to write."""
+    """Return the path of a file."""
     return tmp_path / "runs.jsonl"
 
 
@@ -51,7 +51,7 @@ def locked(path: Path) -> Iterator[None]:
 @pytest.mark.anyio
 @full_device
 async def test_a_full_disk_disturbs_no_run(caplog: pytest.LogCaptureFixture) -> None:
-    """Runs complete; flush() says no, errors are counted, logged once, and what is lost in the end is counted."""
+    """Runs complete on a full disk; flush() returns False, and errors and lost lines are counted."""
     with writing_to(FULL) as telemetry:
         agent = Agent("a", model=ScriptedModel("x", "y"), telemetry=telemetry)
         with anyio.fail_after(60):
@@ -69,7 +69,7 @@ async def test_a_full_disk_disturbs_no_run(caplog: pytest.LogCaptureFixture) -> 
 
 @full_device
 def test_what_has_no_room_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """The queue is bounded, in items and in text; each one over that is dropped and counted, and so is the rest."""
+    """The queue is bounded in items and in text; each item that has no room is dropped and counted."""
     with writing_to(FULL) as telemetry:
         emit(telemetry, *["fits"] * MOST_WAITING)
         assert counted(telemetry, "dropped") == 0
@@ -83,7 +83,7 @@ def test_what_has_no_room_is_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
-    """At the limit of the process lines stay whole and wait; when it is lifted, all of them get in."""
+    """Lines wait and stay whole while the file may not grow, and all are written when it may again."""
     script = """
         import json
         import resource
@@ -137,7 +137,7 @@ def test_a_small_disk(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_file(path: Path) -> None:
-    """What stands in the way later is an error that is counted; when it is gone, nothing was lost."""
+    """A folder in place of the file is an error that is counted; once it has gone, all lines are written."""
     with writing_to(path) as telemetry:
         path.unlink()
         path.mkdir()
@@ -151,7 +151,7 @@ def test_a_folder_in_place_of_the_file(path: Path) -> None:
 
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    """Without its folder the file is not written; the folder is not made, but waited for."""
+    """A file whose folder has gone is not written until the folder is there again."""
     folder = tmp_path / "logs"
     folder.mkdir()
     with writing_to(folder / "runs.jsonl") as telemetry:
@@ -213,7 +213,7 @@ def test_a_folder_that_may_not_be_written_to() -> None:
 @pytest.mark.anyio
 @pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
 async def test_nobody_waits_for_another_process(path: Path) -> None:
-    """While another process sits on the file, runs complete, flush() says no in time, and lines follow later."""
+    """Runs complete while another process holds the file; flush() returns False in time, and lines follow later."""
     with anyio.fail_after(60), writing_to(path) as telemetry:
         agent = Agent("a", model=ScriptedModel("x"), telemetry=telemetry)
         with locked(path):
@@ -236,7 +236,7 @@ def test_a_shutdown_keeps_its_deadline(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_a_fork_while_the_file_hangs(path: Path) -> None:
-    """A child that was forked while its parent waited for the file has a thread, a queue and a lock of its own."""
+    """A child that was forked while the file hangs has a thread, a queue and a lock of its own."""
     script = """
         import fcntl
         import os
@@ -264,7 +264,7 @@ def test_a_fork_while_the_file_hangs(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_a_child_does_not_keep_the_lock_of_its_parent(path: Path) -> None:
-    """Forked in the middle of a write, and its parent killed there, a child still writes: the lock is nobody's then."""
+    """A child that was forked in the middle of a write can write after its parent was killed there."""
     script = """
         import os
         import sys
@@ -285,7 +285,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(path: Path) -> None:
 
 
 def test_a_span_that_cannot_be_told_costs_no_other(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be written, such as a time beyond all years, is counted and logged once; the lines around it stay."""
+    """A span that cannot be written as JSON is counted, logged once, and left out; the lines around it stay."""
     with writing_to(path) as telemetry:
         emit(telemetry, "before")
         for _ in range(2):
@@ -301,7 +301,7 @@ def test_a_span_that_cannot_be_told_costs_no_other(path: Path, caplog: pytest.Lo
 
 
 def test_limits_hold_after_an_outage(path: Path) -> None:
-    """What has waited is put into files of the size that was asked for."""
+    """Lines that have waited for the file are put into files of the size that was asked for."""
     with writing_to(File(path, max_bytes=3_000, keep=None)) as telemetry:
         path.unlink()
         path.mkdir()

@@ -1,4 +1,4 @@
-"""When a new file is begun, whoever else writes, renames or breaks the one there is."""
+"""Rotation of the file, whoever else writes, renames or breaks it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ WRITER = """
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to write."""
+    """Return the path of a file."""
     return tmp_path / "runs.jsonl"
 
 
 def test_a_big_file_is_put_aside(path: Path) -> None:
-    """No file is bigger than it may be, no line is lost, and names sort by age."""
+    """A file is put aside before it exceeds its size; no line is lost, and names sort by age."""
     with writing_to(File(path, max_bytes=20_000, keep=None)) as telemetry:
         emit(telemetry, *(f"span {number}" for number in range(500)))
     assert len(put_aside(path)) >= 10
@@ -44,7 +44,7 @@ def test_a_big_file_is_put_aside(path: Path) -> None:
 
 
 def test_a_line_that_is_too_big_has_a_file_of_its_own(path: Path) -> None:
-    """Lines are neither cut nor dropped for the sake of the limit."""
+    """A line that is larger than a file may be has a file of its own."""
     with writing_to(File(path, max_bytes=5_000)) as telemetry:
         emit(telemetry, "small")
         emit(telemetry, "big", text="x" * 50_000)
@@ -53,7 +53,7 @@ def test_a_line_that_is_too_big_has_a_file_of_its_own(path: Path) -> None:
 
 
 def test_only_the_latest_files_are_kept(path: Path) -> None:
-    """The oldest that were put aside are deleted, and nothing else in the folder is."""
+    """The oldest files that were put aside are deleted, and nothing else in the folder."""
     endings = ("1", "torn", "20200101T000000.000000Z.gz", "29999999T999999.999999Z")
     others = [path.with_name(f"runs.jsonl.{ending}") for ending in endings]
     for other in others:
@@ -68,7 +68,7 @@ def test_only_the_latest_files_are_kept(path: Path) -> None:
 
 
 def test_an_old_file_is_put_aside(path: Path) -> None:
-    """With `max_age` the lines of one file are from one stretch of that length."""
+    """A file that is older than `max_age` is put aside, and new lines begin another one."""
     with writing_to(File(path, max_age=3600.0)) as telemetry:
         emit(telemetry, "long ago")
         assert telemetry.flush()
@@ -79,7 +79,7 @@ def test_an_old_file_is_put_aside(path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_deletes_nothing_new(path: Path) -> None:
-    """What is put aside now is the newest, even if the names of others are from the future."""
+    """A file that is put aside now counts as the newest, even if others have names from the future."""
     future = path.with_name("runs.jsonl.29990101T000000.000000Z")
     future.touch()
     with writing_to(File(path, max_bytes=300, keep=1)) as telemetry:
@@ -125,7 +125,7 @@ def test_several_processes_write_one_file(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_forked_children_write_the_same_file(path: Path) -> None:
-    """Children go on with the Telemetry of their parent; what waited when they were forked is written once."""
+    """Forked children write to the same file, and lines that waited at the fork are written once."""
     body = """
     tracer.start_span("before").end()
     children = []
@@ -149,7 +149,7 @@ def test_forked_children_write_the_same_file(path: Path) -> None:
 
 @pytest.mark.parametrize("move", ["rename", "remove", "truncate", "replace"])
 def test_others_may_move_the_file(path: Path, move: str) -> None:
-    """After logrotate has renamed, emptied or replaced the file, lines go to the one at the path."""
+    """Lines go to the file at the path after others have renamed, removed, emptied or replaced it."""
     with writing_to(path) as telemetry:
         emit(telemetry, "before")
         assert telemetry.flush()
@@ -171,7 +171,7 @@ def test_others_may_move_the_file(path: Path, move: str) -> None:
 
 
 def test_of_a_link_the_file_that_it_leads_to_is_put_aside(path: Path, tmp_path: Path) -> None:
-    """The link stays, and old files lie beside what it leads to."""
+    """A link to a file stays, and old files lie beside the file that it leads to."""
     (tmp_path / "disk").mkdir()
     target = tmp_path / "disk" / "real.jsonl"
     path.symlink_to(target)
@@ -182,7 +182,7 @@ def test_of_a_link_the_file_that_it_leads_to_is_put_aside(path: Path, tmp_path: 
 
 
 def test_the_file_stays_where_it_was_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path is of the folder that was current at first."""
+    """A relative path stays in the folder that was current when it was given."""
     monkeypatch.chdir(path.parent)
     (path.parent / "elsewhere").mkdir()
     with writing_to(path.name) as telemetry:
@@ -192,7 +192,7 @@ def test_the_file_stays_where_it_was_named(path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_torn_line_is_moved_aside(path: Path) -> None:
-    """The next start leaves whole lines only; the fragment is in a file beside it, as it was."""
+    """A torn line is moved to a file beside it at the next start, and whole lines stay."""
     path.write_bytes(b'{"type":"span","name":"whole"}\n{"type":"span","name":"to\xff')
     with writing_to(path) as telemetry:
         emit(telemetry, "next")
@@ -212,7 +212,7 @@ def test_a_start_alone_repairs(path: Path) -> None:
 
 
 def test_a_line_that_lacks_its_end_only_gets_it(path: Path) -> None:
-    """A whole object without a newline, as editors leave it, stays."""
+    """A last line that only lacks its newline gets it, and stays."""
     path.write_bytes(b'{"type":"span","name":"whole"}')
     with writing_to(path) as telemetry:
         emit(telemetry, "next")

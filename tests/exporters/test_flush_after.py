@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 
 class Context:
-    """What AWS Lambda passes; the invocation has half a second left."""
+    """Context of an invocation as AWS Lambda passes it, with half a second left."""
 
     def get_remaining_time_in_millis(self) -> int:
         """Return milliseconds."""
@@ -45,7 +45,7 @@ class Context:
 
 
 def test_a_function_is_frozen_between_invocations() -> None:
-    """When an invocation returns, all has arrived: nothing is sent while it is frozen, and nothing is lost."""
+    """All telemetry of an invocation has arrived when it returns: nothing is sent later, and nothing is lost."""
     with otlp_receiver("http/protobuf") as receiver:
         command = [sys.executable, "-c", FUNCTION]
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -87,7 +87,7 @@ def silent_collector() -> Iterator[str]:
 
 
 def test_the_time_that_is_left_is_the_limit(silent_collector: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An invocation that fails raises its own error; a collector that does not answer is logged."""
+    """A flush takes no longer than the time that is left; an invocation that fails raises its own error."""
     telemetry = configure("orders", otlp=Otlp(endpoint=silent_collector), set_global=False)
 
     @flush_after(telemetry, timeout=600)

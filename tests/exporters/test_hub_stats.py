@@ -1,4 +1,4 @@
-"""How each hub does, without a Prometheus."""
+"""Statistics of each hub, without a Prometheus."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Hubs:
 
 
 def test_percentiles_are_of_round_trips_that_succeeded() -> None:
-    """Cache hits, failures and refusals do not make a hub look fast."""
+    """Percentiles are those of round trips that succeeded, without cache hits, failures and refusals."""
     hubs = Hubs()
     for ms in range(1, 101):
         hubs.discovery("a", ms)
@@ -88,7 +88,7 @@ def test_a_request_that_was_given_up_is_a_failure() -> None:
 
 
 def test_of_very_many_hubs_the_idlest_is_forgotten() -> None:
-    """A hub that is still asked is kept, whatever its age; hubs stay in the order in which they were first asked."""
+    """The hub that was asked least recently of very many is forgotten; the others keep their order."""
     hubs = Hubs()
     first, idlest, *others = (f"hub-{number}" for number in range(MOST_HUBS))
     for hub in (first, idlest, *others):
@@ -99,7 +99,7 @@ def test_of_very_many_hubs_the_idlest_is_forgotten() -> None:
 
 
 def test_the_table_is_aligned_and_harmless() -> None:
-    """Columns line up, and a hub's name cannot write to the terminal."""
+    """The table of hubs is aligned, and a hub's name cannot write to the terminal."""
     hubs = Hubs()
     hubs.discovery("catalogue", 408)
     hubs.discovery("x\x1b[2J", 1, error="OSError")

@@ -39,7 +39,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_environment_chooses_exporters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an argument leaves it open, `OTEL_*_EXPORTER` and the endpoints decide; an argument wins."""
+    """`OTEL_*_EXPORTER` and the endpoints choose exporters, unless an argument does."""
     assert resolve_otlp(None) is None
     assert resolve_prometheus(None) is None
     assert resolve_console(False) is None
@@ -98,12 +98,12 @@ def test_options_are_refused_early(options: Any, message: str) -> None:
 
 
 def test_headers_are_not_shown() -> None:
-    """Credentials in headers do not get into logs by way of the options' representation."""
+    """The representation of options does not show credentials in headers."""
     assert "hunter2" not in repr(Settings(service_name="shop", otlp=Otlp(headers={"authorization": "hunter2"})))
 
 
 def test_resource(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code's attributes win over the environment's, but for the name of the service."""
+    """Resource attributes in code win over those of the environment, but for the name of the service."""
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=theirs,team=blue,zone=a")
     found = make_resource("shop", {"team": "red"}).attributes
     assert (found["service.name"], found["team"], found["zone"]) == ("shop", "red", "a")
@@ -114,7 +114,7 @@ def test_resource(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("chosen", ["fast", "sdk"])
 def test_recorder_is_chosen(chosen: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the argument, else by the environment, else it is our own."""
+    """The recorder is the one of the argument, else of the environment, else our own."""
     kinds = {"fast": (RecorderTracerProvider, RecorderMeterProvider), "sdk": (TracerProvider, MeterProvider)}
     assert recorder_of(None) == kinds["fast"]
     assert recorder_of(chosen) == kinds[chosen]
@@ -125,7 +125,7 @@ def test_recorder_is_chosen(chosen: Recorder, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_recorder_that_can_what_is_needed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Metrics of the SDK about itself need its spans; asked for our own, `configure` says what stands in the way."""
+    """Metrics of the SDK about itself choose the SDK's tracer; asking for our own is refused with the reason."""
     monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
     with caplog.at_level(logging.INFO, "pellucid_exporters"):
         assert recorder_of(None) == (TracerProvider, RecorderMeterProvider)

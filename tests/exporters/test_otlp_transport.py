@@ -1,4 +1,4 @@
-"""How OTLP gets to a collector: encryption, certificates, compression, and what the environment says."""
+"""Transport of OTLP to a collector: encryption, certificates, compression, and variables of the environment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def papers(tmp_path: Path) -> Papers:
 
 @pytest.fixture(params=PROTOCOLS)
 def protocol(request: pytest.FixtureRequest) -> OtlpProtocol:
-    """Both protocols."""
+    """Return each protocol."""
     found: OtlpProtocol = request.param
     return found
 
@@ -69,7 +69,7 @@ def arrives(options: Otlp | None, receiver: Receiver) -> bool:
 
 
 def test_encryption(papers: Papers, protocol: OtlpProtocol) -> None:
-    """With the authority of the collector's certificate it arrives, and without it does not."""
+    """Spans arrive over TLS with the authority of the collector's certificate, and not without it."""
     with otlp_receiver(protocol, tls=papers.open) as receiver:
         options = {"endpoint": receiver.endpoint, "protocol": protocol, "timeout": 1.0, "metrics": False}
         assert not arrives(Otlp(**options), receiver)  # type: ignore[arg-type]  # words of several types
@@ -92,7 +92,7 @@ def test_client_certificates(papers: Papers, protocol: OtlpProtocol) -> None:
 
 @pytest.mark.parametrize("compression", ["gzip", "deflate", "none"])
 def test_compression(protocol: OtlpProtocol, compression: OtlpCompression) -> None:
-    """What is compressed arrives all the same; gRPC knows no deflate."""
+    """Spans arrive with each compression, but gRPC refuses deflate."""
     if (protocol, compression) == ("grpc", "deflate"):
         with pytest.raises(ConfigError, match="use gzip or none"):
             configure("shop", otlp=Otlp(protocol=protocol, compression=compression), set_global=False)
@@ -106,7 +106,7 @@ def test_compression(protocol: OtlpProtocol, compression: OtlpCompression) -> No
 def test_the_environment_says_everything(
     papers: Papers, protocol: OtlpProtocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Endpoint, protocol, headers, compression, certificates and timeout come from the standard variables."""
+    """Endpoint, protocol, headers, compression, certificates and timeout are read from the standard variables."""
     with otlp_receiver(protocol, tls=papers.strict) as receiver:
         for name, value in {
             "ENDPOINT": receiver.endpoint,
@@ -135,6 +135,6 @@ def test_the_environment_says_everything(
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, str], complaint: str) -> None:
-    """Before anything is started."""
+    """A wrong certificate, key or compression raises ConfigError when the options are made."""
     with pytest.raises(ConfigError, match=complaint):
         Otlp(**options)  # type: ignore[arg-type]  # words of several types

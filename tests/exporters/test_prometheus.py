@@ -120,7 +120,7 @@ def test_histograms_and_exemplars_in_every_scrape(telemetry: Telemetry) -> None:
 
 
 def test_content_is_negotiated(telemetry: Telemetry) -> None:
-    """Who does not ask for OpenMetrics gets plain text, without exemplars, with the same series."""
+    """A client that does not ask for OpenMetrics gets the same series as plain text, without exemplars."""
     record(telemetry, semconv.DISCOVERY_DURATION, 0.05, pellucid_provider_id="hub")
     content_type, text = fetch(telemetry.prometheus_url)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
@@ -132,7 +132,7 @@ def test_content_is_negotiated(telemetry: Telemetry) -> None:
 
 
 def test_target_info_and_no_scope_labels(telemetry: Telemetry) -> None:
-    """The resource is one series of its own; no series carries the instrumentation scope."""
+    """The resource is a series of its own, and no series has the instrumentation scope as labels."""
     record(telemetry, semconv.DISCOVERY_DURATION, 0.05)
     families = scrape(telemetry.prometheus_url)
     (info,) = families["target"].samples
@@ -156,7 +156,7 @@ def test_target_info_and_no_scope_labels(telemetry: Telemetry) -> None:
     ],
 )
 def test_names(name: str, unit: str, kind: str, expected: str) -> None:
-    """Names follow the compatibility rules of OpenTelemetry and Prometheus."""
+    """Names of metrics follow the compatibility rules of OpenTelemetry and Prometheus."""
     assert to_name(name, unit, kind)[0] == expected
 
 
@@ -196,7 +196,7 @@ def test_exemplars_expire() -> None:
 
 
 def test_an_exemplar_without_a_span_is_left_out() -> None:
-    """A reservoir that is not thread-safe, as the SDK's were before 1.45, may return half of the ids."""
+    """An exemplar with a trace but no span is left out, without an error."""
     reservoir: Any = HalfReservoir  # which the SDK calls with keywords, other than its type says
     bench = Bench(View(instrument_name="wait", exemplar_reservoir_factory=lambda _: reservoir))
     histogram = bench.meter.create_histogram("wait", "s")
@@ -258,7 +258,7 @@ def test_every_exponential_bucket_lands_in_a_classic_one() -> None:
 
 @given(**ANY_INSTRUMENT)
 def test_any_name_and_label_is_valid(attributes: dict[str, Any], name: str, unit: str) -> None:
-    """Whatever an application names its instruments and attributes, the answer is valid OpenMetrics."""
+    """A scrape is valid OpenMetrics with any names of instruments and attributes."""
     bench = Bench()
     bench.meter.create_counter(name, unit, "what\n\ud800 it counts").add(1, attributes)
     families = bench.scrape()
@@ -288,7 +288,7 @@ def test_different_label_sets_are_one_family() -> None:
 
 
 def test_a_bad_instrument_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be shown is skipped, counted at each scrape and logged once; the rest is served."""
+    """An instrument that cannot be shown is left out, counted at each scrape and logged once; the rest is served."""
     bench = Bench()
     bench.meter.create_counter("fine").add(1)
     bench.meter.create_counter("twin").add(1)

@@ -1,4 +1,4 @@
-"""Who gets `/metrics`, in which format, and over which kind of server."""
+"""Access to `/metrics`, its formats, and the servers that serve it."""
 
 from __future__ import annotations
 
@@ -99,19 +99,19 @@ DELIMITED = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricF
     ],
 )  # fmt: skip
 def test_negotiation(accept: str | None, expected: str) -> None:
-    """The format of the highest q is served, the richest of equals, and plain text if none of them is asked for."""
+    """A client gets the format with the highest q, the richest of equals, or plain text if it asks for none."""
     assert negotiate(accept).content_type == expected
 
 
 def test_answers_are_compressed_on_request() -> None:
-    """Who accepts gzip gets it, and who refuses it does not."""
+    """An answer is compressed for a client that accepts gzip, and not for one that refuses it."""
     with serving() as telemetry:
         assert b"target_info" in gzip.decompress(get(telemetry.prometheus_url, Accept_Encoding="deflate, gzip;q=0.5"))
         assert b"target_info" in get(telemetry.prometheus_url, Accept_Encoding="gzip;q=0, deflate")
 
 
 def test_a_selection_by_name() -> None:
-    """`name[]` selects series, as `prometheus_client` does."""
+    """`name[]` selects series, as with `prometheus_client`."""
     with serving() as telemetry:
         meter = telemetry.meter_provider.get_meter("app")
         meter.create_counter("one").add(1)
@@ -121,7 +121,7 @@ def test_a_selection_by_name() -> None:
 
 
 def test_only_get_is_allowed() -> None:
-    """Other methods are refused with what is allowed."""
+    """Methods other than GET are refused, with the allowed ones."""
     with serving() as telemetry:
         parts = urlsplit(str(telemetry.prometheus_url))
         connection = HTTPConnection(parts.netloc, timeout=10)
@@ -136,7 +136,7 @@ def test_only_get_is_allowed() -> None:
     [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN[:-1]}", "Bearer \xfc"],
 )
 def test_without_the_token_nobody_gets_anything(authorization: str | None) -> None:
-    """Whoever lacks the token gets 401 with the scheme to use, and not a byte of a metric."""
+    """A request without the token gets 401 with the scheme to use, and no metric."""
     with serving(bearer_token=TOKEN) as telemetry:
         request = Request(str(telemetry.prometheus_url))
         if authorization is not None:
@@ -149,7 +149,7 @@ def test_without_the_token_nobody_gets_anything(authorization: str | None) -> No
 
 
 def test_the_token_is_not_shown() -> None:
-    """The token does not get into logs by way of the options' representation, nor of an error."""
+    """The token is in no representation of options, and in no error."""
     assert TOKEN not in repr(Settings(service_name="shop", prometheus=Prometheus(bearer_token=TOKEN)))
     with pytest.raises(ConfigError) as refused:
         Prometheus(bearer_token=f"{TOKEN} {TOKEN}")
@@ -184,7 +184,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_https(files: Files) -> None:
-    """With a certificate `/metrics` is served over TLS, to clients that trust it, together with a token."""
+    """`/metrics` is served over TLS with a certificate, together with a token, to clients that trust it."""
     with serving(certificate=files.certificate, key=str(files.key), bearer_token=TOKEN) as telemetry:
         url = telemetry.prometheus_url
         assert url is not None
@@ -200,7 +200,7 @@ def test_https(files: Files) -> None:
 
 
 def test_only_known_clients(files: Files) -> None:
-    """With an authority for clients, only those with a certificate of it get in; the others do not disturb them."""
+    """A server with an authority for clients serves only clients with a certificate of it."""
     with serving(certificate=files.certificate, key=files.key, client_ca=files.ca) as telemetry:
         for stranger in (files.client(), files.client(issuer=trustme.CA())):
             with pytest.raises((URLError, ssl.SSLError, ConnectionError)):
@@ -222,7 +222,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(files: Files) -> None:
 
 
 def test_certificates_are_refused_early(files: Files, tmp_path: Path) -> None:
-    """What cannot work is an error that names the option, before a port is opened."""
+    """Wrong certificates, keys and ports raise ConfigError that names the option, before a port is opened."""
     missing, broken = tmp_path / "missing.pem", tmp_path / "broken.pem"
     broken.write_text("not a certificate")
     locked = tmp_path / "locked.pem"
@@ -282,7 +282,7 @@ def own_provider() -> tuple[PrometheusReader, MeterProvider]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("accept", [PROTOBUF, OPENMETRICS, "text/plain"])
 async def test_an_application_with_its_own_provider_and_server(accept: str) -> None:
-    """Its ASGI server serves what agents measured with its provider, along its own registry, in each format."""
+    """An ASGI server of an application serves the metrics of its own provider and registry, in each format."""
     reader, provider = own_provider()
     registry = CollectorRegistry()
     Gauge("app_level", "Level", registry=registry).set(3)
@@ -310,7 +310,7 @@ async def test_an_application_with_its_own_provider_and_server(accept: str) -> N
 
 @pytest.mark.anyio
 async def test_the_asgi_app_answers_http_only() -> None:
-    """Anything but HTTP is refused as ASGI wants it."""
+    """The ASGI app refuses anything but HTTP."""
 
     async def unused(*_: Any) -> Any:
         raise AssertionError
@@ -331,7 +331,7 @@ def call_wsgi(app: Callable[..., Any], accept: str) -> bytes:
 
 
 def test_the_wsgi_app_of_a_configuration() -> None:
-    """Without a port, the application's server serves `Telemetry.metrics_app`; its registry is there too."""
+    """A configuration without a port gives `Telemetry.metrics_app` for WSGI, which also serves the registry."""
     registry = CollectorRegistry()
     Gauge("app_level", "Level", registry=registry).set(3)
     with serving(port=None, registry=registry) as telemetry:

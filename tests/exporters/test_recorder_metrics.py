@@ -233,7 +233,7 @@ def _exemplars(point: Any) -> Iterator[Any]:
 def test_the_same_as_the_sdk(
     views: Sequence[View], steps: Sequence[Any], max_size: int, exemplar_filter: ExemplarFilter
 ) -> None:
-    """Whatever is recorded and collected, in any order: readers of any kind get what the SDK's provider gives them."""
+    """A reader of any kind gets the same from the own recorder as from the SDK's provider, in any order of steps."""
     ours, theirs = make_readers(max_size), make_readers(max_size)
     options: dict[str, Any] = {"views": views, "exemplar_filter": exemplar_filter}
     providers = [
@@ -262,7 +262,7 @@ def test_the_same_as_the_sdk(
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 def test_many_measurements_are_aggregated_at_once(batches: Sequence[Sequence[float]], max_size: int) -> None:
-    """Buckets, scales and sums are the SDK's too where most measurements fall into the range of the buckets."""
+    """Many measurements at once have the SDK's buckets, scales and sums."""
     ours, theirs = make_readers(max_size), make_readers(max_size)
     records = [
         make_instruments(make_provider(kind, readers))["histogram"]
@@ -335,7 +335,7 @@ def test_series_that_meet_keep_the_order_of_arrival(
 
 
 def test_a_series_starts_with_its_first_measurement() -> None:
-    """The start time is not that of the collection."""
+    """A series starts with its first measurement, not with the collection."""
     reader = InMemoryMetricReader()
     record = make_instruments(make_provider(RecorderMeterProvider, [reader]))["histogram"]
     before = time.time_ns()
@@ -346,7 +346,7 @@ def test_a_series_starts_with_its_first_measurement() -> None:
 
 
 def test_the_same_registration_is_the_same_instrument() -> None:
-    """Instruments are the SDK's as to names, units, warnings and classes of the API; meters and registrations too."""
+    """The same registration gives the same instrument, under the SDK's rules of names; so do meters."""
     provider = make_provider(RecorderMeterProvider, [InMemoryMetricReader()])
     meter = provider.get_meter(OWN)
     assert provider.get_meter(OWN) is meter
@@ -359,7 +359,7 @@ def test_the_same_registration_is_the_same_instrument() -> None:
 
 
 def test_a_conflicting_registration_is_the_sdks_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """The same histogram with other boundaries is the first one, and logged; one with another unit is another one."""
+    """A histogram with other boundaries is the first one, with a warning; one with another unit is another one."""
     meter = make_provider(RecorderMeterProvider, [InMemoryMetricReader()]).get_meter(OWN)
     histogram = meter.create_histogram("h", "s", explicit_bucket_boundaries_advisory=[1])
     assert meter.create_histogram("h", "ms") is not histogram
@@ -369,7 +369,7 @@ def test_a_conflicting_registration_is_the_sdks_warning(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("amount", [-1, math.nan, math.inf, 10**400])
 def test_invalid_amounts_are_the_sdks_to_refuse(amount: float, caplog: pytest.LogCaptureFixture) -> None:
-    """They are logged and ignored, or raise, as with the SDK's instruments; negative ones are valid where they are."""
+    """Invalid amounts are logged and ignored, or raise, as with the SDK's instruments."""
     ours, theirs = InMemoryMetricReader(), InMemoryMetricReader()
     said: list[list[object]] = []
     for kind, reader in ((RecorderMeterProvider, ours), (MeterProvider, theirs)):
@@ -387,7 +387,7 @@ def test_invalid_amounts_are_the_sdks_to_refuse(amount: float, caplog: pytest.Lo
 
 
 def test_amounts_that_are_other_numbers_keep_their_order() -> None:
-    """What is neither int nor float is the SDK's to add, after all that was recorded before."""
+    """An amount that is neither int nor float is added after all that was recorded before."""
     reader = InMemoryMetricReader()
     set_ = make_instruments(make_provider(RecorderMeterProvider, [reader]))["gauge"]
     for amount in (1, Decimal(2)):
@@ -397,7 +397,7 @@ def test_amounts_that_are_other_numbers_keep_their_order() -> None:
 
 
 def test_attributes_that_are_no_attributes_are_warned_of_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    """The SDK's warnings stay; the measurement counts without attributes."""
+    """Wrong attributes are warned of each time, as by the SDK, and the measurement counts without them."""
     reader = InMemoryMetricReader()
     add: Any = make_instruments(make_provider(RecorderMeterProvider, [reader]))["counter"]
     for _ in range(2):
@@ -408,7 +408,7 @@ def test_attributes_that_are_no_attributes_are_warned_of_each_time(caplog: pytes
 
 
 def test_a_disabled_meter_records_nothing() -> None:
-    """What was recorded before counts, what is recorded while it is disabled does not."""
+    """A disabled meter records nothing, and keeps what it recorded before."""
     reader = InMemoryMetricReader()
     provider = make_provider(RecorderMeterProvider, [reader])
     add = make_instruments(provider)["counter"]
@@ -421,7 +421,7 @@ def test_a_disabled_meter_records_nothing() -> None:
 
 
 def test_a_filter_of_an_application_decides_on_exemplars() -> None:
-    """It is asked with the attributes, the amount and the context of each measurement."""
+    """An application's filter of exemplars gets the attributes, the amount and the context of each measurement."""
 
     class Large(ExemplarFilter):
         def should_sample(self, value: float, time_unix_nano: int, attributes: Any, context: Context) -> bool:
@@ -438,7 +438,7 @@ def test_a_filter_of_an_application_decides_on_exemplars() -> None:
 
 
 def test_observable_instruments_beside() -> None:
-    """They are the SDK's, and appear in the scope of the others."""
+    """Observable instruments work beside others, and appear in the same scope."""
     reader = InMemoryMetricReader()
     provider = make_provider(RecorderMeterProvider, [reader])
     make_instruments(provider)["counter"](1)
@@ -458,7 +458,7 @@ def test_observable_instruments_beside() -> None:
 
 
 def test_readers_that_come_and_go() -> None:
-    """A reader that is added reads what is recorded from then on; one that is removed, nothing more."""
+    """A reader that is added reads later measurements, and one that is removed reads none."""
     first, second = InMemoryMetricReader(), InMemoryMetricReader()
     provider = make_provider(RecorderMeterProvider, [first])
     add = make_instruments(provider)["counter"]
@@ -538,7 +538,7 @@ def _values(collections: Sequence[MetricsData | None]) -> Iterator[float]:
 
 
 def test_garbage_collection_records_at_any_time() -> None:
-    """Finalizers that record, in new series too, while the storage is locked, neither block nor are lost."""
+    """Measurements that a garbage collection makes at any time neither block nor are lost."""
     run_python(
         """
         import gc
@@ -590,12 +590,12 @@ def test_many_series_are_found_by_a_bounded_table(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_installed_sdk_is_supported() -> None:
-    """The trial finds no reason to use the SDK's provider."""
+    """The trial of the installed SDK finds no reason to use the SDK's provider."""
     assert needs_sdk() is None
 
 
 def test_another_sdk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A private part that is missing, or counts in another way, is a reason that names the version."""
+    """The trial names a private part that the SDK lacks, with its version, and an SDK that counts in another way."""
     monkeypatch.setattr(aggregations, "floor", lambda amount: math.floor(amount) + 1)
     aggregations.index_function.cache_clear()
     assert "counts differently" in (needs_sdk() or "")

@@ -1,4 +1,4 @@
-"""Which instrumentation scopes the own recorder records: Pellucid's; every other one gets the SDK's own objects."""
+"""Instrumentation scopes of the own recorder: it records Pellucid's, and gives all others the SDK's objects."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_instruments_of_other_scopes_are_the_sdks() -> None:
 
 
 def test_parents_links_processors_and_samplers_are_shared() -> None:
-    """A trace crosses from scope to scope; one processor and one sampler of the application see all of its spans."""
+    """Traces cross scopes, and a processor or sampler of the application sees the spans of all scopes."""
 
     class Marking(Sampler):
         def should_sample(self, parent_context: Any, trace_id: int, name: str, *_: Any, **__: Any) -> SamplingResult:

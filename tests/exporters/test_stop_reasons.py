@@ -1,4 +1,4 @@
-"""Why runs stopped, and what their requests left out, in `pellucid runs` and `show`."""
+"""Reasons why runs stopped, and messages that requests left out, in `pellucid runs` and `show`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def call(command: Command, *arguments: str) -> int:
 async def test_why_a_run_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], reason: str, options: dict[str, Any], said: str
 ) -> None:
-    """`show` has the reason, the budget, the figure and the limit; `runs --stop-reason` finds the run."""
+    """`show` has the stop reason, the budget, the figure and the limit; `runs --stop-reason` finds the run."""
     path = str(tmp_path / "store.db")
     run_id = await fill(tmp_path / "store.db", options)
     assert call(show.COMMAND, run_id, "--store", path) == 0
@@ -91,7 +91,7 @@ async def test_why_a_run_stopped(
 
 
 async def test_an_export_has_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An export is searched as the store is."""
+    """Runs of an export are found by their stop reason, as in the store."""
     run_id = await fill(tmp_path / "store.db", {"limits": Limits(max_iterations=2)})
     lines = tmp_path / "runs.jsonl"
     assert call(STORE, "export", "--store", str(tmp_path / "store.db")) == 0

@@ -65,7 +65,7 @@ def agent(telemetry: Telemetry, *steps: Any, name: str = "a", **more: Any) -> Ag
 
 
 async def test_a_run_without_anything_to_see_is_dropped_and_counted() -> None:
-    """None of its spans arrives; all of them are counted as sampled out, and none as lost."""
+    """No span of an unremarkable run arrives; all are counted as sampled out, and none as lost."""
     with sampled(NOTHING_ELSE) as out:
         await within(agent(out.telemetry, "hello").run("hi"))
         assert out.names == []
@@ -86,7 +86,7 @@ async def test_a_failed_run_arrives_whole() -> None:
 
 
 async def test_a_run_past_its_deadline_is_kept() -> None:
-    """A timeout is a failure."""
+    """A run past its deadline is kept, since a timeout is a failure."""
 
     async def hang(request: object) -> str:
         await outlast()
@@ -98,7 +98,7 @@ async def test_a_run_past_its_deadline_is_kept() -> None:
 
 
 async def test_a_cancelled_run_is_like_any_other() -> None:
-    """Who cancels a run has seen it: it is no failure."""
+    """A run that was cancelled is dropped like any other, since it has not failed."""
     token = CancelToken()
 
     async def leave(request: object) -> str:
@@ -115,14 +115,14 @@ async def test_a_cancelled_run_is_like_any_other() -> None:
 
 @pytest.mark.parametrize("keeps", [True, False])
 async def test_a_failed_phase_of_a_run_that_went_on(keeps: bool) -> None:
-    """A tool that fails keeps the run, unless the option says that this is everyday."""
+    """A run with a tool that fails is kept, unless the option says otherwise."""
     with sampled(TailSampling(share=0.0, failed_phases=keeps)) as out:
         await within(agent(out.telemetry, ToolCall("fail", {}), "sorry", tools=[fail]).run("hi"))
         assert ("execute_tool fail" in out.names) is keeps
 
 
 async def test_a_hub_that_was_left_out_keeps_the_run() -> None:
-    """A degraded run is kept: a discovery in it failed."""
+    """A run without a hub that failed is kept, since its discovery failed."""
     broken = DiscoveryProvider(FakeHub(faults=[ConnectionError("refused")]), id="broken")
     with sampled(NOTHING_ELSE) as out:
         providers = [combined(broken, DiscoveryProvider(FakeHub(), id="works"), on_error="skip")]
@@ -134,7 +134,7 @@ async def test_a_hub_that_was_left_out_keeps_the_run() -> None:
 
 
 async def test_a_hub_that_misses_its_objective_keeps_the_run() -> None:
-    """Each hub is held to its own objective; a fast one keeps nothing."""
+    """A run with a hub that misses its own objective is kept, unless the option says otherwise."""
 
     def hub(name: str, objective: float | None) -> DiscoveryProvider:
         return DiscoveryProvider(FakeHub(latency=0.02), id=name, objective=objective)
@@ -151,7 +151,7 @@ async def test_a_hub_that_misses_its_objective_keeps_the_run() -> None:
 
 @pytest.mark.parametrize(("bound", "keeps"), [(0.01, True), (60.0, False)])
 async def test_a_run_longer_than_the_bound_is_kept(bound: float, keeps: bool) -> None:
-    """`slower_than` is about the run as a whole."""
+    """A run that takes longer as a whole than `slower_than` is kept."""
 
     async def think(request: object) -> str:
         await anyio.sleep(0.02)
@@ -164,7 +164,7 @@ async def test_a_run_longer_than_the_bound_is_kept(bound: float, keeps: bool) ->
 
 @pytest.mark.parametrize(("bound", "keeps"), [(149, True), (150, False)])
 async def test_a_run_of_many_tokens_is_kept(bound: int, keeps: bool) -> None:
-    """Tokens of all model calls count, input and output together, those of nested runs too."""
+    """A run is kept by the tokens of all its model calls, input and output together, also of nested runs."""
 
     def answer(text: str, tokens: int) -> ModelResponse:
         usage = Usage(input_tokens=tokens - 10, output_tokens=10)
@@ -196,7 +196,7 @@ class Prices(SpanProcessor):
 
 
 async def test_a_run_that_costs_too_much_is_kept() -> None:
-    """The cost is that on the span of the run; one that is unknown keeps nothing."""
+    """A run is kept by the cost on its span; an unknown cost keeps nothing."""
     with sampled(TailSampling(share=0.0, costlier_than=0.5)) as out:
         await within(agent(out.telemetry, "hello").run("hi"))
         prices = Prices(0.5)
@@ -210,7 +210,7 @@ async def test_a_run_that_costs_too_much_is_kept() -> None:
 
 
 async def test_a_rule_that_fails_keeps_the_run_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A cost that is no number breaks the rule, not the run; it is counted each time and logged once."""
+    """A cost that is no number keeps the run, is counted each time, and logged once."""
     with sampled(TailSampling(share=0.0, costlier_than=0.5)) as out:
         out.telemetry.tracer_provider.add_span_processor(Prices("much"))
         for _ in range(2):
@@ -224,7 +224,7 @@ async def test_a_rule_that_fails_keeps_the_run_and_is_counted(caplog: pytest.Log
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_foreign_spans_and_nested_runs_follow_the_outermost_run(fails: bool) -> None:
-    """What other libraries and other agents do inside a run goes its way, whatever becomes of the nested run itself."""
+    """Spans of other libraries and nested runs are kept or dropped with the outermost run."""
     with sampled(TailSampling(share=0.0, failed_phases=False)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer("httpx")
         inner = agent(out.telemetry, "inner" if fails else RuntimeError("inner"), name="inner")
@@ -247,7 +247,7 @@ async def test_foreign_spans_and_nested_runs_follow_the_outermost_run(fails: boo
 
 
 async def test_spans_outside_of_runs_pass_untouched() -> None:
-    """A server's span arrives whatever becomes of the runs inside of it, which are decided one by one."""
+    """A server's span around runs arrives, and the runs are decided one by one."""
     with sampled(NOTHING_ELSE) as out:
         tracer = out.telemetry.tracer_provider.get_tracer("server")
         with tracer.start_as_current_span("POST /chat"):
@@ -262,7 +262,7 @@ async def test_spans_outside_of_runs_pass_untouched() -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_what_is_left_behind_follows_the_decision(fails: bool) -> None:
-    """Spans that end, or are even started, after the run has been decided go its way."""
+    """Spans that end or start after their run was decided follow the decision."""
     with sampled(TailSampling(share=0.0, failed_phases=False)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer("background")
         left: list[Any] = []
@@ -289,7 +289,7 @@ async def test_what_is_left_behind_follows_the_decision(fails: bool) -> None:
 
 
 async def test_a_stream_left_early_is_decided_when_its_run_is_over() -> None:
-    """Leaving a stream ends the run, which is decided then; nothing waits any longer."""
+    """A run whose stream is left early is decided when it is over."""
     with sampled(TailSampling(share=1.0)) as out:
         async with agent(out.telemetry, "one two three four").stream("hi") as events:
             async for _ in events:
@@ -341,7 +341,7 @@ def _count_name(heard: Counter[str], event: Event) -> None:
 
 
 async def test_metrics_events_and_logs_know_all_runs() -> None:
-    """What is sampled is spans: the rest is the same as without."""
+    """Metrics, events and logs are the same with and without sampling."""
     counts = []
     for options in (None, NOTHING_ELSE):
         heard: Counter[str] = Counter()
@@ -359,7 +359,7 @@ async def test_metrics_events_and_logs_know_all_runs() -> None:
 
 
 async def test_exemplars_lead_to_traces_that_arrived() -> None:
-    """Neither `/metrics` nor exported metrics ever point to a dropped trace, also when asked during the run."""
+    """Exemplars never lead to a dropped trace, in `/metrics` or in exported metrics, also when read during a run."""
     with sampled(NOTHING_ELSE) as out:
         asked: list[set[str]] = []
 
@@ -388,7 +388,7 @@ async def test_exemplars_lead_to_traces_that_arrived() -> None:
 
 
 def test_a_kept_run_is_an_exemplar_beside_slower_ones_that_are_dropped() -> None:
-    """Exported metrics have more exemplars to choose from than without sampling, since most may be omitted."""
+    """A kept run becomes an exemplar of exported metrics beside slower runs that are dropped."""
     with sampled(NOTHING_ELSE) as out:
         histogram = out.telemetry.meter_provider.get_meter("shop").create_histogram("wait", "s")
         tracer = out.telemetry.tracer_provider.get_tracer("shop")
@@ -402,7 +402,7 @@ def test_a_kept_run_is_an_exemplar_beside_slower_ones_that_are_dropped() -> None
 
 
 async def test_what_is_undecided_at_shutdown_arrives() -> None:
-    """A run that is under way when the process ends is kept as far as it has got; its end is nobody's fault."""
+    """A run that is under way at shutdown arrives as far as it has got."""
     with sampled(NOTHING_ELSE) as out:
 
         def end(request: object) -> str:

@@ -51,7 +51,7 @@ SHARES = st.floats(min_value=0.0, max_value=1.0)
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
-    """What makes no sense is a ConfigError that names the option."""
+    """A wrong option raises ConfigError that names it."""
     (name,) = options
     with pytest.raises(ConfigError, match=rf"TailSampling\({name}=.*{message}"):
         TailSampling(**options)
@@ -82,7 +82,7 @@ def test_the_share_is_exact_over_many_traces() -> None:
 
 
 def test_head_sampling_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `OTEL_TRACES_SAMPLER` leaves out is no business of the tail sampler."""
+    """A run that `OTEL_TRACES_SAMPLER` leaves out is not decided by the tail sampler."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     with sampled(TailSampling(share=1.0)) as out:
         Agent("a", model=FunctionModel(lambda _: "fine"), telemetry=out.telemetry).run_sync("hi")
@@ -92,7 +92,7 @@ def test_head_sampling_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_runs_decide_the_oldest_early() -> None:
-    """A run more than there may be decides the oldest by what is known of it; its later spans follow that."""
+    """A run above the limit of runs makes the sampler decide the oldest early, by what is known of it."""
     with sampled(TailSampling(share=0.0, max_runs=2)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         failing, quiet, third = (start_run(tracer, name) for name in ("failing", "quiet", "third"))
@@ -111,7 +111,7 @@ def test_too_many_runs_decide_the_oldest_early() -> None:
 
 
 def test_too_many_spans_decide_the_oldest_run_that_holds_some() -> None:
-    """Ended spans that wait are bounded; runs that hold none are left alone."""
+    """Spans above the limit make the sampler decide the oldest run that holds some."""
     with sampled(TailSampling(share=0.0, max_spans=10, slower_than=1e-6)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         empty, full = start_run(tracer, "empty"), start_run(tracer, "full")
@@ -126,7 +126,7 @@ def test_too_many_spans_decide_the_oldest_run_that_holds_some() -> None:
 
 
 def test_spans_that_never_end_are_given_up() -> None:
-    """Open spans are bounded too: the run of the oldest is decided early, and what still ends goes through."""
+    """Open spans above the limit make the sampler decide the run of the oldest early."""
     with sampled(TailSampling(share=0.0, max_spans=3)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         run = start_run(tracer)
@@ -148,7 +148,7 @@ class OneSpanId(RandomIdGenerator):
 
 
 def test_spans_of_one_id_in_several_traces_are_told_apart() -> None:
-    """A span id is unique in its trace only: runs are decided by their own spans, and take in no others."""
+    """Spans with one id in several traces belong to the runs of their own traces."""
     with sampled(TailSampling(share=0.0)) as out:
         out.telemetry.tracer_provider.id_generator = OneSpanId()
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
@@ -172,7 +172,7 @@ def _grown(tracer: trace.Tracer, runs: int) -> int:
 
 
 def test_memory_stays_bounded_over_thousands_of_runs() -> None:
-    """Runs that are dropped leave nothing but their trace ids, and those are bounded."""
+    """Dropped runs leave nothing but their trace ids, whose number is bounded."""
     with sampled(TailSampling(share=0.0)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         _grown(tracer, 500)
@@ -187,7 +187,7 @@ def test_memory_stays_bounded_over_thousands_of_runs() -> None:
 
 
 def test_the_memory_of_decisions_is_bounded() -> None:
-    """The oldest decisions are forgotten; a forgotten trace is taken for one that was never sampled."""
+    """The oldest decisions are forgotten, and a forgotten trace counts as one that was never sampled."""
     fates = SamplingDecisions()
     for trace_id in range(1, MOST_DECISIONS + 11):
         fates.begin(trace_id)
@@ -198,7 +198,7 @@ def test_the_memory_of_decisions_is_bounded() -> None:
 
 
 def test_a_trace_of_several_runs_is_dropped_only_if_all_are() -> None:
-    """One kept run makes the trace worth a link, whatever became of those before and after it."""
+    """A trace with several runs is dropped only if all of them are."""
     fates = SamplingDecisions()
     for kept in (False, True, False):
         fates.begin(7)
@@ -214,7 +214,7 @@ class _Exemplar:
 @given(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(["keep", "drop", "ask"])), max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_exemplars_wait_for_the_decision_on_their_runs(steps: list[tuple[int, str]]) -> None:
-    """Whatever the order, those of kept runs get out, once, and never any of an undecided or dropped one."""
+    """An exemplar of a kept run is released once, and one of an undecided or dropped run never."""
     fates = SamplingDecisions()
     withheld = ExemplarBuffer(fates.is_dropped, fates.is_undecided)
     fate: dict[int, str] = {}
@@ -235,7 +235,7 @@ def test_exemplars_wait_for_the_decision_on_their_runs(steps: list[tuple[int, st
 
 
 def test_threads_share_one_sampler() -> None:
-    """Runs that start, end and are decided early in many threads at once: each span arrives or is counted, once."""
+    """Each span of runs in many threads arrives or is counted, once."""
     with sampled(TailSampling(share=0.5, max_runs=3, max_spans=8)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         faults: list[BaseException] = []
@@ -258,7 +258,7 @@ def test_threads_share_one_sampler() -> None:
 
 
 def test_spans_that_end_while_garbage_is_collected_do_not_hang() -> None:
-    """A collection may end the spans of a forgotten coroutine at any allocation, also inside of the sampler."""
+    """Spans that a garbage collection ends, also inside of the sampler, do not hang."""
 
     class Forgotten:
         def __init__(self, span: trace.Span) -> None:
@@ -292,7 +292,7 @@ def test_spans_that_end_while_garbage_is_collected_do_not_hang() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_starts_empty() -> None:
-    """The child decides its own runs; what waits, and the run in which it was forked, are the parent's to decide."""
+    """A forked child starts empty: what waits is its parent's to decide."""
     script = """
         import os, sys
         from opentelemetry import trace
@@ -335,7 +335,7 @@ def test_a_forked_child_starts_empty() -> None:
 
 
 def test_without_an_exporter_of_spans_nothing_is_sampled() -> None:
-    """There is nothing to decide: nothing is counted, and exemplars are shown."""
+    """Nothing is sampled or counted without an exporter of spans, and exemplars are shown."""
     settings_ = Settings(service_name="shop", prometheus=Prometheus(port=0), tail_sampling=TailSampling(share=0.0))
     telemetry = build(settings_)
     try:
@@ -348,7 +348,7 @@ def test_without_an_exporter_of_spans_nothing_is_sampled() -> None:
 
 
 def test_the_same_rules_again_are_the_same_configuration() -> None:
-    """Settings compare by what they mean, so that `configure()` is idempotent with rules too."""
+    """Options with the same rules are equal, so that `configure()` is idempotent with rules."""
     one, same, other = (
         Settings(service_name="shop", otlp=Otlp(), tail_sampling=TailSampling(share=share)) for share in (0.1, 0.1, 0.2)
     )

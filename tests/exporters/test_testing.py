@@ -31,7 +31,7 @@ def run(telemetry: Captured | None = None) -> None:
 
 
 def test_it_is_the_default_while_it_is_entered() -> None:
-    """What was the default before is again afterwards, also when they are nested."""
+    """Captured telemetry is the default within the block, and the one before is the default again after it."""
     before = current_default()
     with capture() as outer:
         with capture() as inner:
@@ -44,7 +44,7 @@ def test_it_is_the_default_while_it_is_entered() -> None:
 
 @pytest.mark.parametrize("ended", [0, 1])
 def test_those_that_overlap_end_in_any_order(ended: int) -> None:
-    """The one that is still open captures, and the default before both is restored."""
+    """Overlapping blocks end in any order: the open one captures, and at last the default before both is restored."""
     before = current_default()
     both = capture(), capture()
     both[0].__enter__()
@@ -60,7 +60,7 @@ def test_those_that_overlap_end_in_any_order(ended: int) -> None:
 
 
 def test_one_that_is_entered_again_ends_from_within() -> None:
-    """The block that ends is the inner one of the same pipeline: those between go on to capture."""
+    """A block that is entered again within another ends first: the one in between goes on to capture."""
     before = current_default()
     outer, inner = capture(), capture()
     with outer, inner:
@@ -73,7 +73,7 @@ def test_one_that_is_entered_again_ends_from_within() -> None:
 
 
 def test_it_can_be_given_to_an_agent() -> None:
-    """Then it need not be entered."""
+    """Captured telemetry can be given to an agent without being entered."""
     telemetry = capture(capture=CapturePolicy("off"))
     run(telemetry)
     assert telemetry.tree()[0][0] == "invoke_agent a"
@@ -81,7 +81,7 @@ def test_it_can_be_given_to_an_agent() -> None:
 
 
 def test_ids_and_clock_are_fixed() -> None:
-    """The first trace has the id 1, and the clock moves on by a millisecond whenever it is read."""
+    """The first trace has the id 1, and the clock advances by a millisecond with each reading."""
     with capture() as telemetry:
         run()
     root = telemetry.span("invoke_agent")
@@ -92,7 +92,7 @@ def test_ids_and_clock_are_fixed() -> None:
 
 
 def test_ids_and_clock_are_real_on_request() -> None:
-    """With `fixed=False` they are those of production."""
+    """Ids and the clock are real with `fixed=False`."""
     with capture(fixed=False) as telemetry:
         run()
     root = telemetry.span("invoke_agent")
@@ -103,7 +103,7 @@ def test_ids_and_clock_are_real_on_request() -> None:
 
 
 def test_metrics_can_be_read_twice() -> None:
-    """Exemplars are still there the second time."""
+    """Metrics can be read twice, with their exemplars."""
     with capture() as telemetry:
         run()
     first, second = (telemetry.histogram(semconv.TOOL_DURATION) for _ in range(2))
@@ -114,7 +114,7 @@ def test_metrics_can_be_read_twice() -> None:
 
 
 def test_points_are_found_by_some_of_their_attributes() -> None:
-    """Names may be written with underscores, and `None` is the absence of an attribute."""
+    """A point is found by some of its attributes, whose names may have underscores; `None` is their absence."""
     with capture() as telemetry:
         run()
     found = telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="static", error_type=None)
@@ -125,7 +125,7 @@ def test_points_are_found_by_some_of_their_attributes() -> None:
 
 
 def test_spans_are_found_by_name_or_predicate() -> None:
-    """One must match; what there is, is in the message."""
+    """One span must match a name or predicate, and the error names the spans that there are."""
     with capture() as telemetry:
         run()
 
@@ -138,7 +138,7 @@ def test_spans_are_found_by_name_or_predicate() -> None:
 
 
 def test_spans_that_have_not_ended_are_named() -> None:
-    """They are in no tree."""
+    """A span that has not ended is in `unended`, and in no tree."""
     telemetry = capture()
     span = telemetry.tracer_provider.get_tracer("test").start_span("open")
     assert (telemetry.unended, telemetry.tree()) == (["open"], [])
@@ -147,7 +147,7 @@ def test_spans_that_have_not_ended_are_named() -> None:
 
 
 def test_the_fixture_captures(telemetry: Captured) -> None:
-    """With pytest it is enough to ask for `telemetry`."""
+    """The fixture `telemetry` captures the runs of a test."""
     run()
     assert telemetry.span("invoke_agent").name == "invoke_agent a"
     assert telemetry.logs[-1]["event"] == "run.completed"
@@ -155,7 +155,7 @@ def test_the_fixture_captures(telemetry: Captured) -> None:
 
 
 def test_the_fixture_checks_what_it_captured(tmp_path: Path) -> None:
-    """A test that leaves telemetry that is not true is in error, unless it says that this is on purpose."""
+    """A test that leaves wrong telemetry is in error, unless it says that this is on purpose."""
     (tmp_path / "test_it.py").write_text(
         """
 from pellucid import Agent
@@ -184,13 +184,13 @@ def test_bent_on_purpose(telemetry):
 
 @pytest.mark.telemetry(fixed=True)
 def test_the_fixture_is_fixed_on_request(telemetry: Captured) -> None:
-    """The marker takes the arguments of `capture()`."""
+    """The marker `telemetry` passes its arguments to `capture()`."""
     run()
     assert telemetry.span("invoke_agent").start_time == FIRST_READING
 
 
 def test_the_fixture_sees_slow_hubs(telemetry: Captured) -> None:
-    """Its clock is the real one: a hub that takes longer than its objective is over it."""
+    """The fixture's clock is real: a hub that takes longer than its objective is counted."""
     hub = DiscoveryProvider(FakeHub([add], latency=0.05), id="hub", objective=0.01)
     Agent("a", model=ScriptedModel("x"), providers=[hub]).run_sync("hi")
     assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, pellucid_provider_id="hub") == 1
@@ -199,7 +199,7 @@ def test_the_fixture_sees_slow_hubs(telemetry: Captured) -> None:
 
 @pytest.mark.anyio
 async def test_spans_that_outlast_their_run_are_waited_for(telemetry: Captured) -> None:
-    """For as long as asked; then the message names them, and the check says what to do."""
+    """`settle` waits for spans that outlast their run, for as long as asked, and names those that are left."""
     gate = anyio.Event()
     hub = DiscoveryProvider(GatedHub(gate), id="hub", patience=0)
     assert (await Agent("a", model=ScriptedModel("x"), providers=[hub]).run("hi")).degraded == ("hub",)
@@ -225,7 +225,7 @@ class GatedHub:
 
 
 def test_an_application_may_configure_within_a_test(tmp_path: Path) -> None:
-    """As in the lifespan that a test starts: the test has its telemetry all the same, and the next test its own."""
+    """An application may call `configure` within a test: the test keeps its telemetry, and the next has its own."""
     (tmp_path / "test_it.py").write_text(
         """
 import pytest
@@ -247,7 +247,7 @@ def test_it(telemetry, number):
 
 
 def test_no_model_is_called_in_a_whole_suite(tmp_path: Path) -> None:
-    """With the option or the setting, a vendor's model fails the run; a marker exempts a test."""
+    """A vendor's model fails with `--no-model-calls` or its setting, unless the test has the marker."""
     (tmp_path / "test_it.py").write_text(
         """
 import pytest
@@ -278,7 +278,7 @@ def test_exempt():
 
 
 def test_the_page_on_testing_shows_tests_that_pass(tmp_path: Path) -> None:
-    """Its examples of the fixture are tests: only pytest can run them."""
+    """The examples of the fixture on the page on testing are tests that pass."""
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
     for number in (1, 2):
         code = page.split("With pytest")[1].split("```python\n")[number].split("```")[0]
@@ -287,6 +287,6 @@ def test_the_page_on_testing_shows_tests_that_pass(tmp_path: Path) -> None:
 
 
 def test_testing_does_not_import_pytest() -> None:
-    """`capture()` works with any test runner."""
+    """`pellucid_exporters.testing` does not import pytest."""
     code = "import sys, pellucid_exporters.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Lines of the console: durations, and what is left of them where there is little room."""
+"""Lines of the console: durations, and how lines are cut where there is little room."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def shown(*tools: tuple[str, int], width: int | None = None) -> list[str]:
     ],
 )
 def test_a_duration_has_the_unit_that_it_is_rounded_to(nanoseconds: int, text: str) -> None:
-    """What rounds to a second or a minute is shown as one."""
+    """A duration that rounds to a second or a minute is shown in that unit."""
     _, line = shown(("add", nanoseconds))
     assert line.split("[1]")[1].split("  from")[0].strip() == text
 
 
 def test_names_are_shortened_before_durations() -> None:
-    """Where there is little room all durations are shown whole, and facts are cut first."""
+    """Names and facts are cut before durations where there is little room."""
     tools = [("add", 12_000_000), ("search_for_something_with_a_long_name", 54_000_000_000)]
     assert shown(*tools, width=40) == [
         "invoke_agent a                   0.0 ms",

@@ -1,4 +1,4 @@
-"""What hubs are called, and what instrumenting changes in the MCP SDK, and when."""
+"""Instrumentation of hubs: their names, and the changes to the MCP SDK that `instrument` makes and undoes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ URL = "https://ann:secret@mcp.example.com/mcp/?key=secret#secret"
     ],
 )
 def test_a_url_names_a_hub_by_host_and_path(url: str, id_: str) -> None:
-    """Without what may be secret: user, query, and parts of the path that look like tokens."""
+    """A URL names a hub by host and path, without user, query, and parts of the path that look like tokens."""
     assert Endpoint(kind="mcp.http", url=url).default_id == id_
 
 
 def test_a_name_with_brackets_is_its_own_pattern() -> None:
-    """They are no set of characters, such as in an address of IPv6."""
+    """Brackets in a hub's name, as in an address of IPv6, match themselves and are no set of characters."""
     choose = chooser_of({"[::1]:8000/mcp": "six", "[*]:8000/*": "no"})
     assert choose(Endpoint(kind="mcp.http", url="http://[::1]:8000/mcp")).id == "six"
 
@@ -68,7 +68,7 @@ def test_a_name_with_brackets_is_its_own_pattern() -> None:
     ],
 )
 def test_a_command_names_a_hub_by_program_and_package(command: str, id_: str) -> None:
-    """Never by another argument."""
+    """A command names a hub by program and package, and never by another argument."""
     endpoint = Endpoint(kind="mcp.stdio", command=tuple(command.split(" ")))
     assert endpoint.default_id == id_
     assert "secret" not in repr(endpoint)
@@ -80,7 +80,7 @@ def test_a_command_names_a_hub_by_program_and_package(command: str, id_: str) ->
     ids=["0", "bool", "empty", "list"],
 )
 def test_a_hub_that_is_none_is_refused(hubs: Any) -> None:
-    """At once, and nothing is instrumented."""
+    """A wrong hub raises ConfigError at once, and nothing is instrumented."""
     with pytest.raises(ConfigError):
         instrument(hubs=hubs)
     assert "send_request" in vars(ClientSession)
@@ -89,14 +89,14 @@ def test_a_hub_that_is_none_is_refused(hubs: Any) -> None:
 
 @pytest.mark.parametrize("text", ["x", "[1]", '{"*": {"name": "x"}}'])
 def test_a_variable_that_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """The error names it."""
+    """A wrong value of `PELLUCID_HUBS` raises ConfigError that names the variable."""
     monkeypatch.setenv("PELLUCID_HUBS", text)
     with pytest.raises(ConfigError, match="PELLUCID_HUBS"):
         instrument()
 
 
 def test_uninstrument_leaves_no_wrapper() -> None:
-    """The class and the functions that open transports are what they were, also after a second time."""
+    """`uninstrument` leaves the class and the functions of transports as they were, also after a second call."""
 
     def state() -> Any:
         functions: Any = (mcp.client.stdio.stdio_client, mcp.client.streamable_http.streamable_http_client)
@@ -111,7 +111,7 @@ def test_uninstrument_leaves_no_wrapper() -> None:
 
 
 def test_a_further_call_replaces_the_hubs(caplog: pytest.LogCaptureFixture) -> None:
-    """Such as one in a program that `opentelemetry-instrument` runs; nothing is wrapped twice."""
+    """A second call of `instrument` replaces the hubs, and wraps nothing twice."""
     instrument({"*": 1})
     once: Any = ClientSession.send_request
     instrument({"*": 2})
@@ -122,7 +122,7 @@ def test_a_further_call_replaces_the_hubs(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_threads_that_instrument_at_the_same_time() -> None:
-    """Nothing is wrapped twice."""
+    """Threads that instrument at the same time wrap nothing twice."""
     barrier, interval = Barrier(8), sys.getswitchinterval()
 
     def together() -> None:
@@ -142,7 +142,7 @@ def test_threads_that_instrument_at_the_same_time() -> None:
 
 
 def test_before_the_sdk_is_imported() -> None:
-    """What is imported later is instrumented then."""
+    """An SDK that is imported after `instrument` is instrumented, and `uninstrument` restores it."""
     script = dedent("""
         import sys
 
@@ -160,7 +160,7 @@ def test_before_the_sdk_is_imported() -> None:
 
 
 def test_as_an_entry_point_finds_it() -> None:
-    """`opentelemetry-instrument` instruments without arguments, and reads the variable."""
+    """`opentelemetry-instrument` finds the instrumentation, which reads the variable."""
     run_python(
         """
         from pellucid_instrumentation.instrumentor import PellucidInstrumentor

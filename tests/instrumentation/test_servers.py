@@ -53,7 +53,7 @@ DURATION: Final = servers.SERVER_OPERATION_DURATION
 
 @pytest.fixture(autouse=True)
 def _collected() -> None:
-    """Forget the servers of other tests, which are part of cycles."""
+    """Collect the servers of other tests, which are part of cycles."""
     gc.collect()
 
 
@@ -75,7 +75,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_call_is_in_the_trace_of_its_caller(telemetry: Captured) -> None:
-    """Over HTTP: the span of the server is below `execute_tool` of the agent, and the tool's own below that."""
+    """The span of an HTTP server is below `execute_tool` of the agent, and the span within the tool below that."""
     server = modern_server()
 
     @server.tool()
@@ -118,7 +118,7 @@ async def test_a_call_is_in_the_trace_of_its_caller(telemetry: Captured) -> None
 
 
 async def test_handlers_find_the_span_of_the_request_in_its_meta(telemetry: Captured) -> None:
-    """What carries the trace on from there is below the server's span, not beside it."""
+    """A handler that reads the trace from the request's meta finds the span of the server."""
     server = modern_server()
     instrument_server(server)
     async with Client(server) as client:
@@ -134,7 +134,7 @@ async def test_handlers_find_the_span_of_the_request_in_its_meta(telemetry: Capt
 
 
 async def test_a_span_around_the_server_becomes_a_link(telemetry: Captured) -> None:
-    """Such as that of the HTTP server, if the client has told its own trace."""
+    """A span around the server becomes a link if the client has sent a trace of its own."""
     server = modern_server()
     instrument_server(server)
     async with Client(server) as client:
@@ -149,7 +149,7 @@ async def test_a_span_around_the_server_becomes_a_link(telemetry: Captured) -> N
 
 
 async def test_failures_are_told_apart(telemetry: Captured) -> None:
-    """A tool that raises, an error of the protocol, and a name that there is not, each with its status and labels."""
+    """A tool that raises, an error of the protocol, and an unknown name have statuses and labels of their own."""
     server = modern_server()
     instrument_server(server)
     async with Client(server) as client:
@@ -172,7 +172,7 @@ async def test_failures_are_told_apart(telemetry: Captured) -> None:
 
 
 async def test_a_tool_is_known_by_the_list_of_the_server(telemetry: Captured) -> None:
-    """A low-level server tells its names only in its list, and by calls that succeed."""
+    """A low-level server's tool is known from its list, or from a call that succeeded."""
 
     def call(name: str, arguments: dict[str, Any]) -> CallToolResult:
         return CallToolResult(content=[TextContent(text=name)], is_error="fail" in arguments)
@@ -191,7 +191,7 @@ async def test_a_tool_is_known_by_the_list_of_the_server(telemetry: Captured) ->
 
 @pytest.mark.parametrize(("objective", "late"), [(1e-9, 1), (1000.0, 0)])
 async def test_requests_over_the_objective_are_counted(telemetry: Captured, objective: float, late: int) -> None:
-    """From 0 on, so that the first one is seen to be one."""
+    """Requests over the objective are counted from 0 on, by the latest objective of the server."""
     server = modern_server()
     instrument_server(server, objective=objective)
     async with Client(server) as client:
@@ -205,7 +205,7 @@ async def test_requests_over_the_objective_are_counted(telemetry: Captured, obje
 
 
 async def test_a_cancelled_call_ends(telemetry: Captured) -> None:
-    """While it hangs it is in flight and its age grows; then its span ends without an error."""
+    """A cancelled call is in flight, with a growing age, while it hangs; then its span ends without an error."""
     desk = Desk()
     server = modern_server(desk)
     instrument_server(server, objective=0.5)
@@ -230,7 +230,7 @@ async def test_a_cancelled_call_ends(telemetry: Captured) -> None:
 
 
 async def test_a_client_that_leaves_half_way(telemetry: Captured) -> None:
-    """Over HTTP, without a word: what it waited for ends."""
+    """A call over HTTP whose client leaves ends as cancelled, and is in flight no more."""
     server = MCPServer("shop")
     server.add_tool(anyio.sleep_forever, name="slow", structured_output=False)
     instrument_server(server)
@@ -251,7 +251,7 @@ async def test_a_client_that_leaves_half_way(telemetry: Captured) -> None:
 
 
 async def test_sessions_over_http(telemetry: Captured) -> None:
-    """Of the handshake's protocol: open until the client ends it, with version and transport at its end."""
+    """A session over HTTP is open until its client ends it, and is then measured with version and transport."""
     server = modern_server()
     instrument_server(server)
     with serving(server.streamable_http_app) as port:
@@ -274,7 +274,7 @@ async def test_sessions_over_http(telemetry: Captured) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_session_on_streams(telemetry: Captured, mode: str) -> None:
-    """As on stdio: as long as the server runs on them; one, of either protocol."""
+    """A session on streams is open as long as the server runs on them, with either protocol."""
     server = listing_server(lambda _: ListToolsResult(tools=[]))
     instrument_server(server)
     async with create_client_server_memory_streams() as (ours, theirs), anyio.create_task_group() as group:
@@ -313,7 +313,7 @@ with open(sys.argv[1], "w") as file:
 
 
 async def test_a_server_in_a_process(tmp_path: Path) -> None:
-    """Over stdio, with the trace of another process, and a session that ends with the client's."""
+    """A server in a process shows the trace of another process, and a session that ends with its client."""
     script, out = tmp_path / "server.py", tmp_path / "found.json"
     script.write_text(SCRIPT)
     parameters = StdioServerParameters(command=sys.executable, args=[str(script), str(out)], env=_environ())
@@ -336,7 +336,7 @@ def _environ() -> dict[str, str]:
 
 @pytest.mark.parametrize("mode", ["redacted", "off", "metadata"])
 async def test_content_follows_the_policy(mode: Any) -> None:
-    """Arguments and results only as it says, without secrets; so do the texts of errors."""
+    """Arguments, results and texts of errors are recorded only as the capture policy says, without secrets."""
     server = MCPServer("shop")
     server.add_tool(lambda password, city: city.upper(), name="login")
     instrument_server(server)
@@ -359,7 +359,7 @@ async def test_content_follows_the_policy(mode: Any) -> None:
 async def test_a_fault_of_the_instrumentation_breaks_nothing(
     telemetry: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests are answered, and the fault is counted."""
+    """Requests are answered although the instrumentation fails, and the fault is counted."""
     server = modern_server()
     instrument_server(server)
 
@@ -379,7 +379,7 @@ async def test_a_fault_of_the_instrumentation_breaks_nothing(
 
 
 async def test_twice_is_once_and_restored_is_as_before(telemetry: Captured) -> None:
-    """One span for each request; afterwards the server has its own middleware again, and no telemetry of ours."""
+    """Instrumenting twice makes one span for each request, and uninstrumenting restores the server's own middleware."""
     server = modern_server()
     low = server._lowlevel_server
     before, run = list(low.middleware), low.run
@@ -398,7 +398,7 @@ async def test_twice_is_once_and_restored_is_as_before(telemetry: Captured) -> N
 
 
 def test_what_is_no_server_is_refused() -> None:
-    """With what is accepted."""
+    """An object that is no server, or a wrong objective, raises ConfigError that says what is accepted."""
     for wrong in (3, "shop", Server, object(), Client):
         with pytest.raises(ConfigError, match="takes a Server, MCPServer or FastMCP of the package mcp"):
             instrument_server(wrong)
@@ -410,7 +410,7 @@ def test_what_is_no_server_is_refused() -> None:
 
 
 async def test_methods_that_clients_make_up(telemetry: Captured) -> None:
-    """Are one label, and wrong parameters have the code that the client reads."""
+    """Methods that clients make up share one label, and wrong parameters have their JSON-RPC code as error type."""
     server = modern_server()
     instrument_server(server)
     headers = {"accept": "application/json, text/event-stream"}
@@ -427,7 +427,7 @@ async def test_methods_that_clients_make_up(telemetry: Captured) -> None:
 
 
 async def test_nothing_is_shown_without_a_pipeline() -> None:
-    """A server in a program without telemetry works as before."""
+    """An instrumented server works in a program without telemetry."""
     server = modern_server()
     instrument_server(server, objective=1)
     async with Client(server) as client:

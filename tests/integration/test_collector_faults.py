@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
 SPANS = 4
-"""Of a run that asks the model once."""
+"""Spans of a run that asks the model once."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,21 +106,21 @@ async def run_and_flush(telemetry: Telemetry, seconds: float) -> bool:
 
 @pytest.mark.parametrize("treat", [never_answer, break_off, answer_nonsense])
 async def test_what_a_broken_collector_costs_is_counted(treat: Callable[[socket.socket], None]) -> None:
-    """A run ends as always; all that it sent is counted as lost, once the export has given up."""
+    """A run ends as always with a broken collector, and all that it sent is counted as lost."""
     with listening(treat) as endpoint, sending_to(endpoint) as telemetry:
         assert not await run_and_flush(telemetry, 10.0)
         assert lost(telemetry) == {"span": SPANS, "log": SPANS}
 
 
 async def test_what_a_collector_costs_that_is_down_is_counted() -> None:
-    """The same where nobody listens."""
+    """A run ends as always when nobody listens, and all that it sent is counted as lost."""
     with sending_to(f"http://127.0.0.1:{free_port()}") as telemetry:
         assert not await run_and_flush(telemetry, 10.0)
         assert lost(telemetry) == {"span": SPANS, "log": SPANS}
 
 
 async def test_a_flush_keeps_its_deadline() -> None:
-    """Whatever the collector does."""
+    """A flush keeps its deadline when the collector does not answer."""
     with listening(never_answer) as endpoint, sending_to(endpoint, timeout=60.0) as telemetry:
         began = time.monotonic()
         assert not await run_and_flush(telemetry, 0.1)
@@ -131,7 +131,7 @@ async def test_a_flush_keeps_its_deadline() -> None:
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_a_busy_collector_is_asked_again(status: int) -> None:
-    """When it says so; nothing is lost."""
+    """A collector that answers that it is busy is asked again, and nothing is lost."""
     with otlp_receiver("http/protobuf") as receiver, sending_to(receiver.endpoint, timeout=10.0) as telemetry:
         receiver.answers.extend([(status, {"Retry-After": "0"})] * 2)
         assert await run_and_flush(telemetry, 10.0)
@@ -140,7 +140,7 @@ async def test_a_busy_collector_is_asked_again(status: int) -> None:
 
 
 async def test_a_refusal_is_not_argued_with() -> None:
-    """What the collector says is wrong is given up at once, and counted."""
+    """An export that the collector refuses as wrong is not sent again, and is counted as lost."""
     with otlp_receiver("http/protobuf") as receiver, sending_to(receiver.endpoint, timeout=10.0) as telemetry:
         receiver.answers.extend([(400, {})] * 2)
         assert not await run_and_flush(telemetry, 10.0)

@@ -80,7 +80,7 @@ def test_answers_with_what_git_confirms(shown: str, repository: Path) -> None:
 
 
 def test_shows_the_failure_by_name_and_that_the_hub_is_left_alone(shown: str) -> None:
-    """The first run fails with the hub's name and own words, the second is refused, the third answers."""
+    """The demo's first run fails with the hub's name and words, the second is refused, and the third answers."""
     failure = "DiscoveryError: discovery of tools from provider 'catalogue' failed: CatalogueError: the index"
     refusal = "DiscoveryBackoff: discovery of tools from provider 'catalogue' failed: it failed recently"
     text = " ".join(shown.split())
@@ -107,7 +107,7 @@ def test_shows_which_hub_is_slow(shown: str) -> None:
 
 
 def test_fits_a_page_and_has_no_control_codes(shown: str) -> None:
-    """What goes into a pipe is plain text of at most 100 columns."""
+    """The demo writes plain text of at most 100 columns into a pipe."""
     assert "\x1b" not in shown
     assert [line for line in shown.splitlines() if len(line) > 100] == []
 
@@ -153,7 +153,7 @@ def test_sends_the_trace_that_it_names(repository: Path) -> None:
 
 
 def test_says_that_no_collector_listens(repository: Path) -> None:
-    """A collector that is down costs the demo a line, and no noise."""
+    """The demo says in one line that no collector listens."""
     ran = run_demo("--no-color", "--port", "0", "--otlp", "http://127.0.0.1:9", cwd=repository)
     assert ran.returncode == 0
     assert "pellucid doctor --otlp http://127.0.0.1:9 says why" in " ".join(ran.stdout.split())
@@ -161,7 +161,7 @@ def test_says_that_no_collector_listens(repository: Path) -> None:
 
 
 def test_asks_about_the_repository_around_a_folder(tmp_path: Path) -> None:
-    """A single commit is enough, a folder inside the work tree will do, and what commits say cannot harm a terminal."""
+    """The demo asks about the repository around a folder, also with a single commit and hostile messages."""
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "\x1b[31m" + "long " * 60)
     inside = tmp_path / "docs"
@@ -181,7 +181,7 @@ def test_asks_about_the_repository_around_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_refuses_what_has_no_commits(tmp_path: Path, prepare: tuple[str, ...], problem: str) -> None:
-    """A named folder outside of a repository, and an empty one, are not replaced by something else."""
+    """The demo refuses a named folder that is no repository or has no commit."""
     if prepare:
         git(tmp_path, *prepare)
     ran = run_demo("--repository", ".", cwd=tmp_path)
@@ -193,7 +193,7 @@ def test_refuses_what_has_no_commits(tmp_path: Path, prepare: tuple[str, ...], p
 
 
 def test_shows_a_sample_outside_of_a_repository(tmp_path: Path) -> None:
-    """Without git, a home and a folder to write to, all is shown, with commits that are said to be invented."""
+    """The demo shows all without git, with commits that are said to be invented."""
     folder = Path("/proc") if Path("/proc/self").exists() else tmp_path
     (tmp_path / "bin").mkdir()
     ran = subprocess.run(
@@ -216,7 +216,7 @@ def test_shows_a_sample_outside_of_a_repository(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("extra", "package", "option"), [("demo", "mcp", "--serve"), ("view", "jinja2", "--view")])
 def test_names_the_missing_extra(repository: Path, extra: str, package: str, option: str) -> None:
-    """Without the packages of the extra it says what to install."""
+    """The demo says what to install if the packages of an extra are missing."""
     script = (
         "import sys, importlib.util as u; find = u.find_spec;"
         f"u.find_spec = lambda name, *rest: None if name.startswith('{package}') else find(name, *rest);"
@@ -231,7 +231,7 @@ def test_names_the_missing_extra(repository: Path, extra: str, package: str, opt
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_an_interrupt_ends_it_with_its_servers(repository: Path) -> None:
-    """Ctrl-C during a run ends the process with 130, no traceback, and no server left."""
+    """Ctrl-C during a run ends the demo with 130, without a traceback, and no server is left."""
     with subprocess.Popen(
         [sys.executable, "-c", MAIN, "demo", "--no-color", "--port", "0"],
         cwd=repository,
@@ -276,7 +276,7 @@ def test_serve_keeps_the_metrics_up(repository: Path) -> None:
 
 
 def test_repeats_in_one_process_until_it_is_interrupted(repository: Path) -> None:
-    """With `--repeat` the counters of one process go on, as dashboards and alerts need them."""
+    """The demo with `--repeat` counts all rounds in one process, until it is interrupted."""
     with subprocess.Popen(
         python("-c", MAIN, "demo", "--no-color", "--port", "0", "--repeat", "2"),
         cwd=repository,
@@ -328,7 +328,7 @@ def is_alive(pid: int) -> bool:
 def test_refuses_what_cannot_be_repeated(
     capsys: pytest.CaptureFixture[str], options: tuple[str, ...], problem: str
 ) -> None:
-    """A pause that is none, and `--serve` beside it, which would wait after the first round."""
+    """The demo refuses a wrong pause, and `--repeat` with `--serve`."""
     with pytest.raises(SystemExit) as exit_:
         main(["demo", *options])
     assert exit_.value.code == 2

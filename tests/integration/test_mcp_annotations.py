@@ -1,4 +1,4 @@
-"""What MCP servers say of their tools: titles, icons and hints, and who gets them."""
+"""Annotations of tools of MCP servers: titles, icons and hints, and who reads them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def listed(server: Any, **options: Any) -> Tool:
 
 
 async def test_what_a_server_says_is_on_the_tool() -> None:
-    """With the names of the protocol, as hints."""
+    """A tool has the title, the icons and the hints that its server sends."""
     icon = Icon(src="https://example.org/wipe.png", mime_type="image/png", sizes=["48x48"], theme="dark")
     said = Said(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     found = await listed(server_of(said, title="Wipe a disk", icons=[icon]))
@@ -66,7 +66,7 @@ async def test_what_a_server_says_is_on_the_tool() -> None:
 
 
 async def test_a_tool_of_which_nothing_is_said_has_no_annotations() -> None:
-    """Its fingerprint is what its digest was before there were any."""
+    """A tool without annotations has its digest as its fingerprint."""
     plain, empty = await listed(server_of()), await listed(server_of(Said()))
     assert plain.annotations is None
     assert empty.annotations is None
@@ -74,7 +74,7 @@ async def test_a_tool_of_which_nothing_is_said_has_no_annotations() -> None:
 
 
 async def test_annotations_are_in_fingerprints_and_not_in_what_models_get() -> None:
-    """A tool that turns destructive is another one, although its definition is the same."""
+    """Annotations are in the fingerprint of a tool, and not in the definition that models get."""
     plain = await listed(server_of())
     safe, unsafe = await listed(server_of(Said(read_only_hint=True))), await listed(server_of(Said(title="x")))
     assert len({safe.fingerprint, unsafe.fingerprint, plain.fingerprint}) == 3
@@ -82,7 +82,7 @@ async def test_annotations_are_in_fingerprints_and_not_in_what_models_get() -> N
 
 
 async def test_a_hub_whose_annotations_change_has_changed(telemetry: Captured) -> None:
-    """`pin=True` withholds the tool, and the hub's listing is another one."""
+    """A hub whose annotations change has another listing, and `pin=True` withholds the tool."""
     server = server_of(Said(read_only_hint=True))
 
     async def swap(ctx: Context) -> str:
@@ -108,14 +108,14 @@ async def test_a_hub_whose_annotations_change_has_changed(telemetry: Captured) -
 
 
 async def test_a_title_does_not_forge_what_people_read() -> None:
-    """Characters that turn or hide text are left out, and a title has an end."""
+    """Characters in a title that turn or hide text are left out, and long titles are cut."""
     found = await listed(server_of(title="Re\u202ead\u200b" + "x" * 1_000))
     assert found.annotations is not None
     assert found.annotations.title == "Read" + "x" * 196 + "…"
 
 
 async def test_long_addresses_of_icons_are_not_repeated() -> None:
-    """An icon may be in its address: fingerprints and recordings have a hash of it, and the tool has it."""
+    """An icon in a long address is a hash in fingerprints and recordings, and whole on the tool."""
     one, other = (Icon(src=f"data:image/png;base64,{letter * 5_000}") for letter in "AB")
     first, second = await listed(server_of(icons=[one])), await listed(server_of(icons=[other]))
     assert first.fingerprint != second.fingerprint
@@ -138,7 +138,7 @@ CASES: list[tuple[Said | None, bool]] = [
 
 @pytest.mark.parametrize(("said", "asks"), CASES)
 async def test_destructive_tools_need_an_approval(said: Said | None, asks: bool) -> None:
-    """Unless a tool says itself that it is read-only or not destructive; one that says nothing is destructive."""
+    """A tool under `needs_approval="destructive"` needs an approval unless it says that it is harmless."""
     provider = MCPProvider.connect(server_of(said), id="disks", needs_approval="destructive")
     agent = Agent("a", model=ScriptedModel(ToolCall("wipe", {}), "done"), providers=[provider])
     async with agent:
@@ -147,7 +147,7 @@ async def test_destructive_tools_need_an_approval(said: Said | None, asks: bool)
 
 
 async def test_who_approves_reads_what_the_tool_says() -> None:
-    """Also where a checkpoint was stored."""
+    """An approval has the annotations of its tool, also from a stored checkpoint."""
     provider = MCPProvider.connect(server_of(Said(destructive_hint=True), title="Wipe a disk"), id="disks")
     model = ScriptedModel(ToolCall("wipe", {}), "done")
     agent = Agent("a", model=model, providers=[provider], policy=lambda request: "ask")
@@ -161,7 +161,7 @@ async def test_who_approves_reads_what_the_tool_says() -> None:
 
 
 async def test_a_policy_reads_what_the_tool_says() -> None:
-    """It is on the tool of each request."""
+    """A permission policy reads the annotations of the tool in each request."""
 
     def policy(request: PermissionRequest) -> str:
         said = request.tool.annotations
@@ -179,7 +179,7 @@ async def test_a_policy_reads_what_the_tool_says() -> None:
 
 
 async def test_a_tool_of_ours_says_of_itself_what_a_server_may() -> None:
-    """And `mcp_server` passes it on."""
+    """A tool of the application may have annotations, and `mcp_server` passes them on."""
     icon = ToolIcon(src="https://example.org/look.png")
     said = ToolAnnotations(title="Look", read_only_hint=True, icons=(icon,))
     look = tool(name="look", annotations=said, needs_approval="destructive")(wipe)
@@ -194,7 +194,7 @@ async def test_a_tool_of_ours_says_of_itself_what_a_server_may() -> None:
 
 
 def test_another_text_is_no_need_for_approval() -> None:
-    """It is named before anything runs."""
+    """A text other than "destructive" for `needs_approval` raises ConfigError when the tool is made."""
     wrong: Any = "destructiv"
     with pytest.raises(ConfigError, match="unknown needs_approval 'destructiv'; use True, False, 'destructive' or a"):
         tool(needs_approval=wrong)(wipe)

@@ -51,7 +51,7 @@ def listed_by(way: str, listing: dict[str, Any], **options: Any) -> Iterator[MCP
 
 @pytest.mark.parametrize("way", ["stdio", "http"])
 async def test_only_the_broken_tools_are_left_out(way: str) -> None:
-    """With `on_invalid="quarantine"`; each with an event that says what is wrong, and the others can be called."""
+    """Only broken tools are left out with `on_invalid="quarantine"`, each with an event; the others can be called."""
     with listed_by(way, LISTING, on_invalid="quarantine") as provider, anyio.fail_after(60):
         model = ScriptedModel(ToolCall("last", {}), "done")
         agent = Agent("a", model=model, providers=[provider])
@@ -72,7 +72,7 @@ async def test_only_the_broken_tools_are_left_out(way: str) -> None:
 
 
 async def test_broken_tools_are_found_in_a_long_list() -> None:
-    """The others keep their order."""
+    """Broken tools in a long list are found, and the others keep their order."""
     tools: list[dict[str, Any]] = [{"name": f"tool_{number}", "inputSchema": OBJECT} for number in range(1000)]
     broken = (0, 199, 200, 555, 999)
     for number in broken:
@@ -87,7 +87,7 @@ async def test_broken_tools_are_found_in_a_long_list() -> None:
 
 
 async def test_a_broken_tool_is_an_invalid_catalog() -> None:
-    """Unless `on_invalid` says otherwise; the error names the tool, what is wrong with it, and no value of it."""
+    """A broken tool raises InvalidCatalog by default, with its name, the problem, and none of its values."""
     with listed_by("stdio", LISTING) as provider, anyio.fail_after(60):
         async with provider:
             with pytest.raises(InvalidCatalog, match=r"'untyped'.*inputSchema\.type: Field required") as failed:
@@ -100,7 +100,7 @@ async def test_a_broken_tool_is_an_invalid_catalog() -> None:
     "listing", [{"tools": LISTING["tools"], "nextCursor": 5}, {"tools": "none"}, {"other": []}], ids=str
 )
 async def test_a_list_that_is_none_is_an_invalid_catalog(listing: dict[str, Any], on_invalid: str) -> None:
-    """What is wrong with more than a tool cannot be left out."""
+    """A list that is itself wrong raises InvalidCatalog, also with `on_invalid="quarantine"`."""
     with listed_by("stdio", listing, on_invalid=on_invalid) as provider, anyio.fail_after(60):
         async with provider:
             with pytest.raises(InvalidCatalog, match=r"violates the protocol"):

@@ -102,7 +102,7 @@ async def tools(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Tool]
 
 
 async def test_results_are_text_data_or_parts(tools: dict[str, Tool]) -> None:
-    """Text is joined, structured content stays data and is not sent twice, an image is a content part."""
+    """Text is joined, structured content is data that is sent once, and an image is a content part."""
     with anyio.fail_after(60):
         assert await tools["lines"].run({}, CTX) == "one\ntwo"
         assert await tools["add"].run({"a": 1, "b": 2}, CTX) == {"result": 3}
@@ -112,7 +112,7 @@ async def test_results_are_text_data_or_parts(tools: dict[str, Tool]) -> None:
 
 
 async def test_what_fails_is_a_tool_error(tools: dict[str, Tool]) -> None:
-    """`isError` gives the tool's text and `tool_error`; an error of the protocol gives its code."""
+    """A result with `isError` is a `tool_error` with its text, and an error of the protocol has its code."""
     with anyio.fail_after(60):
         with pytest.raises(ToolError, match="no such city") as failed:
             await tools["fail"].run({}, CTX)
@@ -123,7 +123,7 @@ async def test_what_fails_is_a_tool_error(tools: dict[str, Tool]) -> None:
 
 
 async def test_progress_is_passed_on(tools: dict[str, Tool]) -> None:
-    """What the server reports reaches the context of the call."""
+    """Progress that the server reports reaches the context of the call."""
     heard = []
     arrived = anyio.Event()
 
@@ -138,7 +138,7 @@ async def test_progress_is_passed_on(tools: dict[str, Tool]) -> None:
 
 
 async def test_trace_context_is_the_callers(tools: dict[str, Tool]) -> None:
-    """Of concurrent calls on one connection, each carries the span of its caller, not of who connected."""
+    """Each of concurrent calls on one connection carries the span of its caller."""
     seen: dict[int, Any] = {}
 
     async def call(number: int) -> None:
@@ -155,7 +155,7 @@ async def test_trace_context_is_the_callers(tools: dict[str, Tool]) -> None:
 
 @pytest.mark.parametrize("reach", [lambda server: server, InMemoryTransport], ids=["memory", "streams"])
 async def test_cancelling_a_call_cancels_it_at_the_server(reach: Callable[[Any], Any]) -> None:
-    """The server's handler is cancelled, and the connection goes on working, also for a call under way."""
+    """A cancelled call cancels the server's handler, and the connection works on, also for a call under way."""
     desk = Desk()
     outcome = []
     with anyio.fail_after(60):
@@ -180,7 +180,7 @@ async def test_cancelling_a_call_cancels_it_at_the_server(reach: Callable[[Any],
 
 
 async def test_cancelling_a_call_notifies_a_legacy_process(tmp_path: Path) -> None:
-    """`notifications/cancelled` names the request that nobody waits for any longer."""
+    """A cancelled call to a process sends `notifications/cancelled` with the id of its request."""
     log = tmp_path / "log"
     env = {"PELLUCID_TEST_LOG": str(log)}
     with anyio.fail_after(60):
@@ -198,7 +198,7 @@ async def test_cancelling_a_call_notifies_a_legacy_process(tmp_path: Path) -> No
 
 
 async def test_a_call_whose_server_dies_says_so_and_the_next_one_works() -> None:
-    """The call fails as `connection_lost` with the server's last words; the next starts a new process."""
+    """A call whose server dies fails as `connection_lost`, and the next one starts a new process."""
     with anyio.fail_after(60):
         async with MCPProvider.stdio(*python(SCRIPT, "modern"), id="demo") as provider:
             tools = await tools_of(provider)
@@ -210,7 +210,7 @@ async def test_a_call_whose_server_dies_says_so_and_the_next_one_works() -> None
 
 
 async def test_last_words_of_a_process_are_in_the_error(tmp_path: Path) -> None:
-    """What the server wrote to its standard error is told, and not written to the terminal."""
+    """Text that a dying server wrote to its standard error is in the error of the call."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
     with anyio.fail_after(60):
         async with MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env=env) as provider:
@@ -220,7 +220,7 @@ async def test_last_words_of_a_process_are_in_the_error(tmp_path: Path) -> None:
 
 
 async def test_the_environment_of_a_process_is_added_to_a_safe_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables of this process are not passed on; given ones are, and `PATH` stays."""
+    """A server's process gets a safe environment with `PATH` and the given variables, and not those of this process."""
     monkeypatch.setenv("PELLUCID_TEST_SECRET", "mine")
     with anyio.fail_after(60):
         async with MCPProvider.stdio(*python(SCRIPT, "modern"), id="a") as provider:
@@ -231,7 +231,7 @@ async def test_the_environment_of_a_process_is_added_to_a_safe_one(monkeypatch: 
 
 
 async def test_names_are_made_to_fit_and_lead_back() -> None:
-    """Odd and long names get a hash, never two the same; the server is called by its own names."""
+    """Odd and long names get a hash, no two the same, and calls use the server's own names."""
     own = ["weather/today", "weather.today", "x" * 70, "x" * 71, "fine", ""]
     server = listing_server(lambda _cursor: ListToolsResult(tools=[tool_of(name) for name in own]))
     with anyio.fail_after(60):
@@ -255,7 +255,7 @@ async def test_names_have_a_prefix_on_request() -> None:
 
 
 async def test_a_run_has_the_mcp_attributes_on_its_tool_spans() -> None:
-    """An agent calls the server's tool; `execute_tool` carries what the conventions want of MCP."""
+    """`execute_tool` has the attributes of MCP that the conventions want."""
     exporter = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
@@ -342,7 +342,7 @@ SAME_PICTURE = {"type": "image", "data": IMAGE, "mimeType": "image/png"}
     ],
 )
 async def test_the_model_gets_each_thing_once(content: list[Any], data: Any, value: object) -> None:
-    """Whatever wraps a repeated text, blob or JSON value; a run keeps what the server sent as structured content."""
+    """The model gets each text, blob or JSON value once; a run keeps the server's structured content."""
 
     def answer(name: str, arguments: dict[str, Any]) -> CallToolResult:
         return CallToolResult(content=content, structured_content=data)
@@ -391,7 +391,7 @@ async def run_counting(provider: MCPProvider, calls: int) -> list[ToolResult]:
 
 
 async def test_the_output_schema_of_a_server_s_tool_is_kept() -> None:
-    """As the server lists it; other tools have none."""
+    """A tool has the output schema that the server lists, or none."""
     provider = MCPProvider.connect(counting_server([]), id="demo")
     with anyio.fail_after(60):
         tools = await tools_of(provider)
@@ -400,7 +400,7 @@ async def test_the_output_schema_of_a_server_s_tool_is_kept() -> None:
 
 
 async def test_structured_content_that_does_not_fit_is_an_error() -> None:
-    """It names the path and no value; the server is not asked for its tools again."""
+    """Structured content that does not fit its schema is an error with the path and no value."""
     listings: list[str] = []
     provider = MCPProvider.connect(counting_server(listings, {"count": 1}, {"count": "hunter2"}), id="demo", ttl=60)
     fits, misfit = await run_counting(provider, 2)
@@ -413,7 +413,7 @@ async def test_structured_content_that_does_not_fit_is_an_error() -> None:
 
 @pytest.mark.parametrize("option", ["report", None])
 async def test_structured_content_that_does_not_fit_may_be_let_through(telemetry: Captured, option: Any) -> None:
-    """With `on_invalid_output="report"` telemetry has the misfit; with None nobody looks."""
+    """Structured content that does not fit reaches the model on request, with an event if the option is "report"."""
     server = counting_server([], {"count": "two"})
     [result] = await run_counting(MCPProvider.connect(server, id="demo", on_invalid_output=option), 1)
     assert (result.is_error, result.response) == (False, {"count": "two"})

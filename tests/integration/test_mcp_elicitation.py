@@ -50,7 +50,7 @@ def answer_of(result: RunResult[Any], call: str = "c1") -> Any:
 
 
 async def test_a_run_pauses_for_a_form(telemetry: Captured) -> None:
-    """The question has its schema; the answer reaches the server with its state, and the call ends."""
+    """A run pauses for a form with its schema; the answer reaches the server, and the call ends."""
     asking, agent = agent_of("order")
     async with agent:
         waits = await within(agent.run("Order one."))
@@ -78,7 +78,7 @@ async def test_a_run_pauses_for_a_form(telemetry: Captured) -> None:
 
 
 async def test_a_run_pauses_for_an_address() -> None:
-    """A person opens it; the server learns only that they agreed."""
+    """A run pauses for an address that a person opens; the server learns only that they agreed."""
     asking, agent = agent_of("sign")
     async with agent:
         waits = await within(agent.run("Sign."))
@@ -90,7 +90,7 @@ async def test_a_run_pauses_for_an_address() -> None:
 
 
 async def test_a_person_declines(telemetry: Captured) -> None:
-    """The server is told, and answers as it likes; the span says so of this kind of question."""
+    """A server is told that a person declines, and answers as it likes."""
     asking, agent = agent_of("order")
     async with agent:
         waits = await within(agent.run("Order one."))
@@ -106,7 +106,7 @@ async def test_a_person_declines(telemetry: Captured) -> None:
 
 
 async def test_nobody_answers_in_time() -> None:
-    """A question expires as an approval does; the server is told that nobody chose."""
+    """A question that nobody answers expires as an approval does, and the server is told that nobody chose."""
     asking, agent = agent_of("order", limits=Limits(approval_timeout=1e-6))
     async with agent:
         waits = await within(agent.run("Order one."))
@@ -117,7 +117,7 @@ async def test_nobody_answers_in_time() -> None:
 
 @pytest.mark.parametrize("content", [None, {"size": "XL"}, {"size": "M", "count": 0}])
 async def test_an_answer_that_does_not_fit(content: Any) -> None:
-    """It is refused before anything is run; the checkpoint can be resumed with another."""
+    """An answer that does not fit is refused before anything runs; the checkpoint can be resumed with another."""
     asking, agent = agent_of("order")
     async with agent:
         waits = await within(agent.run("Order one."))
@@ -130,7 +130,7 @@ async def test_an_answer_that_does_not_fit(content: Any) -> None:
 
 
 async def test_questions_are_answered_one_by_one() -> None:
-    """The call waits for the last; answers so far are in the checkpoint."""
+    """A call with several questions waits for the last answer; earlier answers are in the checkpoint."""
     asking, agent = agent_of("both")
     async with agent:
         waits = await within(agent.run("Order and sign."))
@@ -148,7 +148,7 @@ async def test_questions_are_answered_one_by_one() -> None:
 
 
 async def test_a_server_asks_again() -> None:
-    """Each round is a pause of its own, with the state of the last."""
+    """Each question of a server that asks again is a pause of its own, with the state of the one before."""
     asking, agent = agent_of("twice")
     async with agent:
         waits = await within(agent.run("Order two."))
@@ -164,7 +164,7 @@ async def test_a_server_asks_again() -> None:
 
 
 async def test_a_sub_agent_that_is_asked() -> None:
-    """The question is its caller's, who resumes both."""
+    """A question to a sub-agent is one of its caller, who resumes both."""
     asking, inner = agent_of("order", description="Orders.")
     outer = Agent(
         "boss", model=ScriptedModel(ToolCall("clerk", {"input": "Go."}, "o1"), "OK."), tools=[inner.as_tool()]
@@ -179,7 +179,7 @@ async def test_a_sub_agent_that_is_asked() -> None:
 
 
 async def test_a_function_answers(telemetry: Captured) -> None:
-    """It is asked in the process, sync or async; the run does not pause."""
+    """A function answers questions in the process, and the run does not pause."""
     asked: list[Elicitation] = []
 
     async def reply(question: Elicitation) -> dict[str, Any] | bool:
@@ -212,7 +212,7 @@ def _fails(_: Elicitation) -> None:
     ],
 )
 async def test_a_function_that_does_not_answer(reply: Callable[[Elicitation], Any], result: str) -> None:
-    """None declines; an answer that does not fit, or an error, fails the call by name."""
+    """A function that returns None declines; an answer that does not fit, or an error, fails the call."""
     _, agent = agent_of("order", reply)
     async with agent:
         done = await within(agent.run("Order one."))
@@ -231,7 +231,7 @@ async def test_a_function_that_does_not_answer(reply: Callable[[Elicitation], An
     ],
 )
 async def test_what_servers_ask_for(tool: str, elicitation: Any, problem: str | None) -> None:
-    """More time and more questions are given; other requests fail the call, as do questions that nobody answers."""
+    """Requests for more time and more questions are answered; all others, or questions to nobody, fail the call."""
     asking, agent = agent_of(tool, elicitation)
     async with agent:
         done = await within(agent.run("Go."))
@@ -243,20 +243,20 @@ async def test_what_servers_ask_for(tool: str, elicitation: Any, problem: str | 
 
 
 def test_the_protocol_is_checked() -> None:
-    """When the provider is made."""
+    """A wrong protocol raises ConfigError when the provider is made."""
     with pytest.raises(ConfigError, match="'shop': protocol='2025-11-25' must be 'auto' or 'legacy'"):
         MCPProvider.connect(AskingServer().server, id="shop", protocol="2025-11-25")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("elicitation", ["yes", 7])
 def test_the_option_is_checked(elicitation: Any) -> None:
-    """When the provider is made."""
+    """A wrong `elicitation` raises ConfigError when the provider is made."""
     with pytest.raises(ConfigError, match=r"'shop': elicitation=.*; give 'pause', or a function"):
         agent_of("order", elicitation)
 
 
 async def test_a_durable_run_waits(store: RunStore) -> None:
-    """In the store, as for an approval, also where there is a function; an answer that does not fit is not stored."""
+    """A durable run waits for an answer in the store, also if there is a function; a wrong answer is not stored."""
     asking, agent = agent_of("order", lambda _: {"size": "S"})
     runs = DurableRuns(store, [agent])
     async with agent:
@@ -292,7 +292,7 @@ def legacy(tmp_path: Path, name: str, elicitation: Any) -> Agent[Any, Any]:
     ],
 )
 async def test_a_server_that_holds_the_call_open(tmp_path: Path, elicitation: Any, answer: Any) -> None:
-    """As protocols before 2026-07-28 do: a function answers; a run cannot pause, so the question is declined."""
+    """A question of a server that holds the call open is answered by a function, or declined, since no run pauses."""
     agent = legacy(tmp_path, "ask", elicitation)
     async with agent:
         done = await within(agent.run("Order one."))
@@ -300,7 +300,7 @@ async def test_a_server_that_holds_the_call_open(tmp_path: Path, elicitation: An
 
 
 async def test_a_server_whose_tools_ask_by_a_request() -> None:
-    """A server of the SDK that has both protocols can be asked for the older one, in which its tools may do so."""
+    """A server of the SDK whose tools ask by a request can be asked with the older protocol."""
     server = MCPServer("shop")
 
     class Size(BaseModel):
@@ -319,7 +319,7 @@ async def test_a_server_whose_tools_ask_by_a_request() -> None:
 
 
 async def test_a_durable_run_whose_call_is_held_open(tmp_path: Path, store: RunStore) -> None:
-    """Its question is declined, although there is a function: the process that would wait may be killed."""
+    """A durable run whose call is held open declines the question, since its process may be killed."""
     agent = legacy(tmp_path, "ask", lambda _: {"size": "M"})
     runs = DurableRuns(store, [agent])
     async with agent:
@@ -329,7 +329,7 @@ async def test_a_durable_run_whose_call_is_held_open(tmp_path: Path, store: RunS
 
 
 async def test_a_question_ends_with_its_call(tmp_path: Path) -> None:
-    """A function that a server keeps waiting is cancelled when nobody waits for the call any more."""
+    """A function that answers a question is cancelled when nobody waits for the call any more."""
     asked, ended = anyio.Event(), anyio.Event()
 
     async def never(_: Elicitation) -> None:
@@ -349,7 +349,7 @@ async def test_a_question_ends_with_its_call(tmp_path: Path) -> None:
 
 
 async def test_a_question_without_a_call(tmp_path: Path) -> None:
-    """Nobody is asked what belongs to no call of a tool: the server is told that nobody chose."""
+    """A question that belongs to no call is asked of nobody, and the server is told that nobody chose."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
     async with MCPProvider.stdio(*python(*LEGACY), id="old", env=env, elicitation=_fails) as provider:
         [part] = await within(provider.read("notes://1"))
@@ -359,7 +359,7 @@ async def test_a_question_without_a_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_who_is_asked_for(tmp_path: Path, calls: int) -> None:
-    """A function knows the identity, also when the server may ask for either of two calls of one identity."""
+    """A function knows the identity that it answers for, also if the server may ask for either of two calls."""
     asked: list[Identity | None] = []
 
     def reply(question: Elicitation) -> None:
@@ -375,7 +375,7 @@ async def test_who_is_asked_for(tmp_path: Path, calls: int) -> None:
 
 @pytest.mark.parametrize("elicitation", ["pause", lambda _: {"at": {"pin": "4711"}}])
 async def test_nested_values(elicitation: Any) -> None:
-    """The protocol has none: they are refused before they are sent, without being shown."""
+    """Nested values in an answer are refused before they are sent, without being shown."""
     asking, agent = agent_of("nested", elicitation)
     async with agent:
         done = await within(agent.run("Order one."))
@@ -393,7 +393,7 @@ async def test_nested_values(elicitation: Any) -> None:
 
 @pytest.mark.parametrize("elicitation", ["pause", lambda _: {"word": "wombat"}])
 async def test_answers_are_not_recorded(telemetry: Captured, monkeypatch: pytest.MonkeyPatch, elicitation: Any) -> None:
-    """Neither in spans nor in events or log lines, also where all content is."""
+    """Answers are in no span, event or log line, also if all content is recorded."""
     monkeypatch.setenv("PELLUCID_CAPTURE", "full")
     asking, agent = agent_of("quiet", elicitation)
     async with agent:
@@ -411,7 +411,7 @@ async def test_answers_are_not_recorded(telemetry: Captured, monkeypatch: pytest
 
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_server_that_wants_an_address_opened_first(tmp_path: Path, approved: bool) -> None:
-    """As servers of protocol 2025-11-25 do by an error: the run pauses, and then the call is made again, or not."""
+    """A run pauses for an address that a server of protocol 2025-11-25 wants opened, and then calls again or not."""
     agent = legacy(tmp_path, "open", "pause")
     async with agent:
         waits = await within(agent.run("Pay."))

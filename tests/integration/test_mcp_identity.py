@@ -56,7 +56,7 @@ def caller(request: ModelRequest) -> str | ToolCall:
 
 
 async def test_tenants_never_cross(server: TenantServer, url: str) -> None:
-    """No tool, result, session or token of one tenant is seen by another, whatever the order of 500 runs."""
+    """Tools, results, sessions and tokens of a tenant are seen by no other, in any order of 500 runs."""
     order = random.Random(37)
     tenants = [f"t{number}" for number in range(10)]
     async with MCPProvider.http(url, id="crm", headers=token_of, ttl=60) as provider:
@@ -76,7 +76,7 @@ async def test_tenants_never_cross(server: TenantServer, url: str) -> None:
 
 
 async def test_headers_are_asked_for_each_request(server: TenantServer, url: str) -> None:
-    """A token that changes is used from the next request on, without a new connection; the function may be async."""
+    """Headers are asked for each request, so that a token changes without a new connection."""
     served: list[str] = []
 
     async def headers(identity: Identity | None) -> dict[str, str]:
@@ -92,7 +92,7 @@ async def test_headers_are_asked_for_each_request(server: TenantServer, url: str
 
 
 async def test_headers_of_the_protocol_stay(url: str) -> None:
-    """A mapping adds headers, and does not replace those that the protocol needs."""
+    """A mapping of headers adds to those that the protocol needs, and replaces none."""
     headers = {"Authorization": "Bearer me", "Content-Type": "text/plain", "Accept": "text/plain"}
     async with MCPProvider.http(url, id="crm", headers=headers) as provider:
         agent = Agent("a", model=FunctionModel(caller), providers=[provider])
@@ -100,7 +100,7 @@ async def test_headers_of_the_protocol_stay(url: str) -> None:
 
 
 async def test_headers_that_fail(url: str) -> None:
-    """A function that fails ends the listing of its caller by name, and nobody else's."""
+    """A function for headers that fails ends the listing of its caller only, by name."""
 
     def headers(identity: Identity | None) -> dict[str, str]:
         if identity is not None and identity.tenant == "bad":
@@ -202,7 +202,7 @@ async def test_an_agent_opens_its_providers(url: str) -> None:
 
 
 async def test_an_agent_that_cannot_open(url: str) -> None:
-    """If one provider cannot be opened, the others are closed, and the error names it."""
+    """An agent that cannot open one provider closes the others, and the error names the one without secrets."""
     good = MCPProvider.http(url, id="good", headers={"Authorization": "Bearer me"})
     bad = MCPProvider.http("http://user:secret@127.0.0.1:1/mcp/secret?key=secret", id="bad")
     with pytest.raises(DiscoveryError, match=r"'bad'.*http://127\.0\.0\.1:1: ") as caught:
@@ -221,6 +221,6 @@ async def test_an_agent_that_cannot_open(url: str) -> None:
     ],
 )
 def test_options_are_checked(options: dict[str, Any], problem: str) -> None:
-    """What is no option is refused when the provider is made."""
+    """A wrong option raises ConfigError when the provider is made."""
     with pytest.raises(ConfigError, match=problem):
         MCPProvider.http("http://127.0.0.1:1/mcp", id="crm", **options)

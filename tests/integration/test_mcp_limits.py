@@ -75,7 +75,7 @@ async def result_of(provider: MCPProvider, *tools: str) -> list[ToolResult]:
 @pytest.mark.parametrize("events", [False, True], ids=["json", "events"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_a_listing_that_is_too_large_fails(telemetry: Captured, encoding: str, events: bool) -> None:
-    """The error has a type of its own, the size so far, the limit and the remedy; the session goes on."""
+    """A listing that is too large raises an error with the size, the limit and the remedy; the session goes on."""
     server = LegacyHttp()
     server.refusals["tools/list"] = answering(TOOLS, encoding, events=events)
     async with connected(server, max_listing_bytes=LIMIT) as provider:
@@ -92,7 +92,7 @@ async def test_a_listing_that_is_too_large_fails(telemetry: Captured, encoding: 
 @pytest.mark.parametrize("events", [False, True], ids=["json", "events"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_what_is_below_the_limits_arrives(encoding: str, events: bool) -> None:
-    """Compressed or not, as JSON or as events."""
+    """Answers below the limits arrive, compressed or not, as JSON or as events."""
     server = LegacyHttp()
     server.refusals["tools/list"] = answering(TOOLS, encoding, events=events)
     server.refusals["tools/call"] = answering(RESULT, encoding, events=events)
@@ -103,7 +103,7 @@ async def test_what_is_below_the_limits_arrives(encoding: str, events: bool) -> 
 
 
 async def test_all_pages_of_a_listing_share_the_limit() -> None:
-    """A server cannot send the same again and again."""
+    """All pages of a listing share one limit, so that a server cannot send pages without end."""
     server = LegacyHttp()
     pages = iter(range(1000))
 
@@ -121,7 +121,7 @@ async def test_all_pages_of_a_listing_share_the_limit() -> None:
 @pytest.mark.parametrize("events", [False, True], ids=["json", "events"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_a_result_that_is_too_large_fails_its_call(telemetry: Captured, encoding: str, events: bool) -> None:
-    """The model is told; the next call of the session works."""
+    """A result that is too large fails its call, the model is told, and the next call works."""
     server = LegacyHttp()
     large = answering(RESULT, encoding, events=events)
 
@@ -141,7 +141,7 @@ async def test_a_result_that_is_too_large_fails_its_call(telemetry: Captured, en
 
 
 async def test_each_event_of_a_stream_has_the_limit() -> None:
-    """Not the stream: it may report progress for as long as it likes."""
+    """The limit is for each event of a stream, not for the stream as a whole."""
     server = LegacyHttp()
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "z" * 1000}}
 
@@ -157,7 +157,7 @@ async def test_each_event_of_a_stream_has_the_limit() -> None:
 
 
 async def test_a_greeting_that_is_too_large_fails_the_connection() -> None:
-    """All that is no listing has the limit of a result."""
+    """A greeting above the limit of a result fails the connection."""
     server = LegacyHttp()
     server.refusals["initialize"] = answering({"protocolVersion": "x" * 60_000})
     with pytest.raises(DiscoveryError, match=r"cannot connect.* more than 50000 bytes") as failed:
@@ -167,7 +167,7 @@ async def test_a_greeting_that_is_too_large_fails_the_connection() -> None:
 
 
 async def test_an_error_page_that_is_too_large_is_the_status() -> None:
-    """What an error says is read up to the limit."""
+    """An error page above the limit fails with its status."""
     server = LegacyHttp()
     body = b'"' + b"x" * 60_000 + b'"'
     server.refusals["tools/list"] = lambda _: Response(body, status_code=503, media_type="application/json")
@@ -179,7 +179,7 @@ async def test_an_error_page_that_is_too_large_is_the_status() -> None:
 
 
 async def test_another_encoding_is_refused() -> None:
-    """Nobody asked for it, and it cannot be counted while it is decompressed."""
+    """An answer with an encoding that was not asked for is refused."""
     server = LegacyHttp()
     headers = {"content-encoding": "br"}
     server.refusals["tools/list"] = lambda _: Response(b"x", media_type="application/json", headers=headers)
@@ -190,7 +190,7 @@ async def test_another_encoding_is_refused() -> None:
 
 
 async def test_a_compressed_answer_that_is_cut_is_no_answer() -> None:
-    """Half of a listing must not be taken for the whole."""
+    """A compressed answer that is cut is an error, and not taken for the whole."""
     server = LegacyHttp()
     headers = {"content-encoding": "gzip"}
     half = compressed(json.dumps({"jsonrpc": "2.0"}).encode())[:-12]
@@ -202,14 +202,14 @@ async def test_a_compressed_answer_that_is_cut_is_no_answer() -> None:
 
 @pytest.mark.parametrize("option", ["max_listing_bytes", "max_result_bytes"])
 def test_a_limit_must_be_positive(option: str) -> None:
-    """No limit at all is not on offer."""
+    """A limit that is not positive is refused."""
     options: Any = {option: 0}
     with pytest.raises(ConfigError, match=rf"{option}=0 must be a positive number of bytes"):
         MCPProvider.http("http://127.0.0.1:1/mcp", id="hub", **options)
 
 
 async def test_other_tasks_run_while_a_bomb_is_decompressed() -> None:
-    """It is decompressed a slice at a time, and not to its end."""
+    """Other tasks run while a large answer is decompressed, which stops at the limit."""
     server = LegacyHttp()
     headers = {"content-encoding": "gzip"}
     packed = bomb(64)

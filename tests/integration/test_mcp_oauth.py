@@ -69,7 +69,7 @@ async def ask(provider: MCPProvider, **identity: str) -> str:
 
 
 async def test_an_application_authorizes_itself(server: AuthorizationServer) -> None:
-    """The first request gets a token, and the others use it."""
+    """An application gets a token with its first request, and uses it for the others."""
     async with robot(server) as provider:
         assert await ask(provider) == "found"
         assert await ask(provider) == "found"
@@ -78,7 +78,7 @@ async def test_an_application_authorizes_itself(server: AuthorizationServer) -> 
 
 
 async def test_a_person_authorizes_an_agent(server: AuthorizationServer) -> None:
-    """Metadata is discovered, the client registered, and the code exchanged with its verifier; each identity alone."""
+    """A person authorizes an agent by discovery, registration and a code with its verifier, for each identity alone."""
     browser = Browser()
     async with person(server, browser) as provider:
         assert await ask(provider, principal="ann") == "found"
@@ -90,7 +90,7 @@ async def test_a_person_authorizes_an_agent(server: AuthorizationServer) -> None
 
 @pytest.mark.parametrize("secret", [SECRET, None])
 async def test_a_client_that_was_registered_by_hand(server: AuthorizationServer, secret: str | None) -> None:
-    """It is used where the server registers nobody, with a secret or without; each person is asked."""
+    """A client that was registered by hand is used where the server registers nobody, with a secret or without."""
     server.registers = False
     server.clients = {"desk": secret}
     client = {"client_id": "desk", "client_secret": secret, "issuer": server.url}
@@ -103,7 +103,7 @@ async def test_a_client_that_was_registered_by_hand(server: AuthorizationServer,
 
 
 async def test_a_client_of_another_server(server: AuthorizationServer) -> None:
-    """Its secret is not sent: the application registers itself, if the server lets it."""
+    """The secret of a client of another server is not sent, and the application registers itself."""
     client = {"client_id": "desk", "client_secret": SECRET, "issuer": "https://auth.example.com"}
     async with person(server, Browser(), **client) as provider:
         assert await ask(provider, principal="ann") == "found"
@@ -130,7 +130,7 @@ async def test_servers_of_others(server: AuthorizationServer, fault: dict[str, A
 
 
 async def test_a_token_is_renewed_before_it_expires(server: AuthorizationServer) -> None:
-    """With half a short lifetime left, the next request renews the token first: no request is refused."""
+    """A token is renewed before it expires, so that no request is refused."""
     server.announced = 1
     browser = Browser()
     async with person(server, browser) as provider:
@@ -145,7 +145,7 @@ async def test_a_token_is_renewed_before_it_expires(server: AuthorizationServer)
 
 @pytest.mark.parametrize("clock", [-86400.0, 86400.0])
 async def test_clocks_that_differ(server: AuthorizationServer, clock: float) -> None:
-    """The server's clock does not matter: lifetimes are relative."""
+    """A server whose clock differs works, since lifetimes of tokens are relative."""
     server.clock = clock
     async with robot(server) as provider:
         assert await ask(provider) == "found"
@@ -153,7 +153,7 @@ async def test_clocks_that_differ(server: AuthorizationServer, clock: float) -> 
 
 
 async def test_one_refresh_for_all(server: AuthorizationServer) -> None:
-    """When all tokens are revoked, many requests that are refused at once share one refresh; each is repeated once."""
+    """Requests that are refused at once, because all tokens are revoked, share one refresh."""
     async with person(server, Browser()) as provider:
         await ask(provider, principal="ann")
         server.revoke()
@@ -173,7 +173,7 @@ async def test_calls_overlap(server: AuthorizationServer) -> None:
 
 
 async def test_a_refused_refresh_token(server: AuthorizationServer) -> None:
-    """When the refresh token is refused, too, the person is asked again."""
+    """A person is asked again if the refresh token is refused, too."""
     browser = Browser()
     async with person(server, browser) as provider:
         await ask(provider, principal="ann")
@@ -202,7 +202,7 @@ async def test_tokens_outlive_the_process(server: AuthorizationServer, tmp_path:
 
 
 async def test_processes_share_tokens(server: AuthorizationServer, tmp_path: Path) -> None:
-    """Of several that share a folder, one renews a token, by its expiry or after a refusal; the others take it over."""
+    """Processes that share a folder of tokens share one refresh after a refusal."""
     browser = Browser()
     providers = [person(server, browser, tokens=FileTokens(tmp_path)) for _ in range(3)]
     async with providers[0], providers[1], providers[2]:

@@ -1,4 +1,4 @@
-"""What older protocols have, and what servers may not ask for."""
+"""Older protocols: their features, and requests that servers may not make."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def answer_to(agent: Agent[Any, Any]) -> Any:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("method", NOT_ANSWERED)
 async def test_what_a_server_may_not_ask_for(tmp_path: Path, protocol: str, method: str) -> None:
-    """It gets an error while it works on the call, which goes on."""
+    """A server that asks for something it may not ask for gets an error, and the call goes on."""
     call = ToolCall("ask", {"method": method, "params": NOT_ANSWERED[method]}, "c1")
     refusal = json.loads(await answer_to(clerk(tmp_path, protocol, call, lambda _: None)))
     assert refusal["code"] in (-32600, -32601)
@@ -59,7 +59,7 @@ async def test_what_a_server_may_not_ask_for(tmp_path: Path, protocol: str, meth
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("elicitation", [None, "pause"])
 async def test_what_a_server_is_told(tmp_path: Path, protocol: str, elicitation: Any) -> None:
-    """That somebody answers questions, if that is so; nothing else, such as sampling or roots."""
+    """The client announces answers to questions if there are any, and nothing else, such as sampling or roots."""
     await answer_to(clerk(tmp_path, protocol, ToolCall("echo", {}, "c1"), elicitation))
     sent = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     [greeting] = [message["params"] for message in sent if message.get("method") == "initialize"]
@@ -70,7 +70,7 @@ async def test_what_a_server_is_told(tmp_path: Path, protocol: str, elicitation:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_function_answers(tmp_path: Path, telemetry: Captured, protocol: str) -> None:
-    """A form, whatever the protocol is, which the span names."""
+    """A function answers a form with each protocol, and the span names the protocol."""
     agent = clerk(tmp_path, protocol, ToolCall("ask", {}, "c1"), lambda _: {"size": "M"})
     assert json.loads(await answer_to(agent)) == {"action": "accept", "content": {"size": "M"}}
     assert attributes(telemetry.span("execute_tool ask"))[semconv.MCP_PROTOCOL_VERSION] == protocol
@@ -78,7 +78,7 @@ async def test_a_function_answers(tmp_path: Path, telemetry: Captured, protocol:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_log_lines_of_a_server(tmp_path: Path, caplog: pytest.LogCaptureFixture, protocol: str) -> None:
-    """They are ignored."""
+    """Log lines of a server are ignored."""
     caplog.set_level(logging.DEBUG)
     assert await answer_to(clerk(tmp_path, protocol, ToolCall("log", {}, "c1"))) == "logged"
     assert "a line of the server" not in caplog.text

@@ -73,7 +73,7 @@ class Runs:
 
     @property
     def caches(self) -> list[str]:
-        """Where their listings came from."""
+        """Sources of their listings."""
         return [attributes(span)[semconv.DISCOVERY_CACHE] for span in self.discoveries]
 
     @property
@@ -97,7 +97,7 @@ class Runs:
 
 
 async def test_the_old_listing_is_served_while_the_server_is_away(telemetry: Captured) -> None:
-    """With `stale_if_error`, also during the back-off; when the server is back, its tools are listed again."""
+    """`stale_if_error` serves the old listing while the server is away; when it is back, its tools are listed again."""
     with anyio.fail_after(90):
         with serving(modern_server().streamable_http_app) as port:
             provider = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub", stale_if_error=600)
@@ -116,7 +116,7 @@ async def test_the_old_listing_is_served_while_the_server_is_away(telemetry: Cap
 
 
 async def test_without_stale_if_error_a_server_that_is_away_is_loud() -> None:
-    """An old listing is never served unless the application says so."""
+    """An old listing is never served without `stale_if_error`."""
     with anyio.fail_after(60):
         with serving(modern_server().streamable_http_app) as port:
             provider = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub", stale_while_revalidate=0)
@@ -127,7 +127,7 @@ async def test_without_stale_if_error_a_server_that_is_away_is_loud() -> None:
 
 
 async def test_a_lost_connection_ends_a_listing_and_keeps_it_for_errors(telemetry: Captured, tmp_path: Path) -> None:
-    """A server that announces changes can no longer do so: it is asked, and if it is gone the old list is served."""
+    """A lost connection ends a listing that changes are announced for, and keeps it for errors."""
     script = str(shutil.copy(SCRIPT, tmp_path / "server.py"))
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
     with anyio.fail_after(60):
@@ -148,7 +148,7 @@ async def test_a_lost_connection_ends_a_listing_and_keeps_it_for_errors(telemetr
 
 
 async def test_a_refusal_has_its_type_on_the_event(telemetry: Captured) -> None:
-    """The event names the server's own error, as a failed discovery would."""
+    """The event of a stale listing names the server's own error, as a failed discovery would."""
 
     def pages(_cursor: str | None) -> ListToolsResult:
         return answers.pop(0)
@@ -169,7 +169,7 @@ async def test_a_refusal_has_its_type_on_the_event(telemetry: Captured) -> None:
 
 
 async def test_the_old_listing_is_served_at_once_while_the_server_is_slow(telemetry: Captured) -> None:
-    """With `stale_while_revalidate`; the round trip in the background has a span of its own, linked and described."""
+    """`stale_while_revalidate` serves the old listing at once; the refresh has a span of its own, with a link."""
     desk = Desk()
 
     async def pages(_ctx: Any, _params: Any) -> ListToolsResult:
@@ -204,7 +204,7 @@ async def test_the_old_listing_is_served_at_once_while_the_server_is_slow(teleme
 
 
 async def test_a_server_that_hangs_in_the_background_is_connected_to_anew(telemetry: Captured) -> None:
-    """The refresh is a timeout; the old listing is served meanwhile, and the next refresh has a new connection."""
+    """A refresh that hangs is a timeout, the old listing is served meanwhile, and the next has a new connection."""
     numbers = count(1)
 
     async def pages(_ctx: Any, _params: Any) -> ListToolsResult:
@@ -264,6 +264,6 @@ async def test_listings_and_calls_leave_a_server_alone_together() -> None:
 
 @pytest.mark.parametrize("option", ["stale_if_error", "stale_while_revalidate"])
 def test_negative_seconds_are_refused(option: str) -> None:
-    """When the provider is made, not when it is first asked."""
+    """A negative number of seconds raises ConfigError when the provider is made."""
     with pytest.raises(ConfigError, match=f"MCPProvider 'hub': {option}=-1 must not be negative"):
         MCPProvider.connect(modern_server(), id="hub", **{option: -1})  # type: ignore[arg-type]  # what is tested

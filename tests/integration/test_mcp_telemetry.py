@@ -1,4 +1,4 @@
-"""What is known of MCP requests is on our own spans, and the caller's context goes along with each request."""
+"""Telemetry of MCP requests: their facts on our own spans, and the caller's context in each request."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def expected(way: str, method: str, provider: MCPProvider) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_tool_span_tells_of_its_request(telemetry: Captured, way: str) -> None:
-    """Method, versions, transport, address and request id are on `execute_tool`, with the types of the conventions."""
+    """`execute_tool` has method, versions, transport, address and id of its request, as the conventions type them."""
     async with reaching(way) as provider:
         await call(provider, "pid")
         found = of_request(telemetry.span("execute_tool pid"))
@@ -150,7 +150,7 @@ async def test_a_tool_span_tells_of_its_request(telemetry: Captured, way: str) -
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_discovery_tells_of_its_round_trip(telemetry: Captured, way: str) -> None:
-    """So does `discover_tools`, when it asked the server; a list from the cache was not asked for."""
+    """`discover_tools` has the facts of its request if it asked the server, and not if the cache answered."""
     async with reaching(way, ttl=600) as provider:
         await call(provider, "pid")
         first, second = telemetry.find("discover_tools hub")
@@ -168,7 +168,7 @@ async def test_a_discovery_tells_of_its_round_trip(telemetry: Captured, way: str
 async def test_an_error_has_the_type_that_the_conventions_give_it(
     telemetry: Captured, way: str, tool: str, error_type: str, code: str | None
 ) -> None:
-    """`tool_error` for a result with `isError`; for an error of JSON-RPC its code, which is the status code too."""
+    """A result with `isError` has the type `tool_error`, and an error of JSON-RPC its code, as the conventions say."""
     async with reaching(way) as provider:
         await call(provider, tool)
     span = telemetry.span(f"execute_tool {tool}")
@@ -183,7 +183,7 @@ LABELS_OF_SESSIONS = ("mcp.protocol.version", "network.", "server.")
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_requests_and_sessions_are_measured(telemetry: Captured, way: str) -> None:
-    """Both histograms of the conventions, with their bounds and attributes; failures have their `error.type`."""
+    """Requests and sessions are in the histograms of the conventions, with their attributes and `error.type`."""
     async with reaching(way, ttl=600) as provider:
         for name in ("pid", "refuse", "fail"):
             await call(provider, name)
@@ -236,7 +236,7 @@ async def test_a_server_that_refuses_to_list_gives_the_discovery_its_code(teleme
 
 
 async def test_a_session_has_its_id_on_the_spans(telemetry: Captured) -> None:
-    """Of servers before protocol 2026-07-28 over HTTP; after a new session it is the new one."""
+    """Spans have the session's id over HTTP with protocols before 2026-07-28; a new session has a new one."""
     server = LegacyHttp()
     with serving(lambda: server.app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
@@ -250,7 +250,7 @@ async def test_a_session_has_its_id_on_the_spans(telemetry: Captured) -> None:
 
 
 async def test_where_there_are_no_sessions_no_id_is_shown(telemetry: Captured) -> None:
-    """Since protocol 2026-07-28 there are none, even if a server sends the header all the same."""
+    """Spans have no session id since protocol 2026-07-28, even if a server sends the header."""
 
     def make_app() -> Any:
         app = modern_server().streamable_http_app()
@@ -308,7 +308,7 @@ async def test_the_server_is_told_the_caller_s_context(telemetry: Captured, way:
 
 
 async def test_a_process_of_the_protocol_before_is_told_the_same(telemetry: Captured, tmp_path: Path) -> None:
-    """Listing and calling, read from what the server really got."""
+    """A process of the protocol before gets the caller's context in listings and calls."""
     log = tmp_path / "log"
     with calling(CALLER), anyio.fail_after(60):
         provider = MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env={"PELLUCID_TEST_LOG": str(log)}, ttl=600)
@@ -324,7 +324,7 @@ async def test_a_process_of_the_protocol_before_is_told_the_same(telemetry: Capt
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("traced_mcp")
 async def test_callers_on_one_connection_each_have_their_own_context(telemetry: Captured, way: str) -> None:
-    """Of eight runs at once the server sees eight traces, each with its own baggage, although one task owns it all."""
+    """Each of eight concurrent callers on one connection has its own trace and baggage at the server."""
     seen: dict[int, Any] = {}
 
     async def caller(number: int) -> None:
@@ -346,7 +346,7 @@ async def test_callers_on_one_connection_each_have_their_own_context(telemetry: 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_not_traced_here_is_passed_on_unchanged(way: str) -> None:
-    """Without an SDK, the server is told what came in, as if we were not there."""
+    """The server gets the caller's context unchanged if nothing is traced here."""
     silent = TelemetryOptions(tracer_provider=NoOpTracerProvider())
     with calling(CALLER):
         async with reaching(way) as provider:
@@ -355,7 +355,7 @@ async def test_what_is_not_traced_here_is_passed_on_unchanged(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_sampled_out_stays_so_at_the_server(way: str) -> None:
-    """The server is told the caller's trace, not sampled, with `tracestate` and baggage."""
+    """The server gets a trace that is not sampled as such, with `tracestate` and baggage."""
     sampled_out = TelemetryOptions(tracer_provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
     with calling(CALLER):
         async with reaching(way) as provider:

@@ -83,7 +83,7 @@ class Gunicorn:
             time.sleep(0.02)
 
     def answers(self) -> bool:
-        """Whether a worker takes requests."""
+        """Return whether a worker takes requests."""
         try:
             return self.call() > 0
         except (URLError, ConnectionError):
@@ -134,7 +134,7 @@ def counts(ports: range) -> dict[int, float]:
 
 
 def test_a_port_for_each_worker(tmp_path: Path) -> None:
-    """Each worker serves what it ran itself, on a port of a common range; a new worker takes the port of a dead one."""
+    """Each worker serves its own runs on a port of a common range; a new worker takes the port of a dead one."""
     ports = free_ports(6)
     with gunicorn(tmp_path, IN_EACH_WORKER.format(first=ports.start, last=ports.stop)) as running:
         running.until(lambda: len(counts(ports)) == 3)
@@ -152,7 +152,7 @@ def test_a_port_for_each_worker(tmp_path: Path) -> None:
 
 
 def test_pushing_from_each_worker(tmp_path: Path) -> None:
-    """With OTLP nothing is lost when workers end: each run arrives, under the instance that made it."""
+    """Each run is exported by OTLP before its worker ends, under the instance that made it."""
     with otlp_receiver("http/protobuf") as receiver:
         with gunicorn(tmp_path, PUSHED.format(endpoint=receiver.endpoint)) as running:
             done = Counter(running.call() for _ in range(30))
@@ -174,7 +174,7 @@ def test_pushing_from_each_worker(tmp_path: Path) -> None:
 
 
 def test_configured_before_the_fork(tmp_path: Path) -> None:
-    """Workers of a configuration made in the master serve nothing, run as before, and end; the port is the master's."""
+    """Workers of a configuration made in the master serve nothing, run as before, and end."""
     ports = free_ports(1)
     with gunicorn(tmp_path, BEFORE_THE_FORK.format(first=ports.start), workers=2) as running:
         for _ in range(10):

@@ -65,7 +65,7 @@ async def state_of(url: str) -> tuple[RunState, list[str]]:
 
 @pytest.mark.parametrize("command", ["worker", "serve"])
 def test_a_tool_ends_and_another_process_goes_on(location: Location, tmp_path: Path, command: str) -> None:
-    """A tool of 2 s that has begun at SIGTERM is journalled; no result is unknown, and nothing runs twice."""
+    """A tool that has begun at SIGTERM ends and is journalled, and another process goes on without repeating it."""
     url = url_of(location)
     (tmp_path / "drained.py").write_text(AGENT.format(seconds=2))
     anyio.run(submit, url)
@@ -88,7 +88,7 @@ def test_a_tool_ends_and_another_process_goes_on(location: Location, tmp_path: P
 
 @pytest.mark.parametrize("command", ["worker", "serve"])
 def test_a_second_signal_is_at_once(tmp_path: Path, command: str) -> None:
-    """What still runs is given back, and the process exits with 0."""
+    """A second signal ends a worker or server at once: the run is given back, and the process exits with 0."""
     url = f"sqlite:///{tmp_path}/durable.db"
     (tmp_path / "drained_never.py").write_text(AGENT.format(seconds=600))
     anyio.run(submit, url)
@@ -109,7 +109,7 @@ def test_a_second_signal_is_at_once(tmp_path: Path, command: str) -> None:
 
 
 def test_probes_of_a_worker(tmp_path: Path) -> None:
-    """On the port of the metrics: whether the event loop runs, and whether the store answers."""
+    """A worker's probes, on the port of the metrics, fail while its event loop does not run."""
     block = "    __import__('time').sleep(600)  #"
     (tmp_path / "probed.py").write_text(AGENT.format(seconds=0).replace("    await anyio", f"{block} await anyio"))
     url = f"sqlite:///{tmp_path}/durable.db"

@@ -61,7 +61,7 @@ async def offers(agent: Agent, model: ScriptedModel) -> tuple[list[list[str]], l
 
 
 def events(telemetry: Captured) -> list[ToolsRedefined]:
-    """Return what was told of tools that differ."""
+    """Return the events about tools that differ."""
     return [event for event in telemetry.events if isinstance(event, ToolsRedefined)]
 
 
@@ -72,7 +72,7 @@ def agent_of(path: Path, server: MCPServer, *steps: Any, **options: Any) -> tupl
 
 
 async def test_tools_that_are_as_they_were_are_offered(tmp_path: Path, telemetry: Captured) -> None:
-    """Another process lists the same definitions, and nothing is told."""
+    """Tools with the same definitions as in the lock file are offered, and no event is emitted."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     assert await offers(*agent_of(path, server_of(), CALL)) == ([["read"], ["read"]], [{"result": "content"}])
     assert events(telemetry) == []
@@ -80,7 +80,7 @@ async def test_tools_that_are_as_they_were_are_offered(tmp_path: Path, telemetry
 
 
 async def test_a_tool_whose_description_changed_is_withheld(tmp_path: Path, telemetry: Captured) -> None:
-    """The run goes on without it, a call is answered as one of an unknown tool, and the change is told once."""
+    """A tool whose description changed is withheld, a call of it is one of an unknown tool, and one event tells."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     agent, model = agent_of(path, server_of(EVIL), CALL)
     names, responses = await offers(agent, model)
@@ -101,7 +101,7 @@ async def test_a_tool_whose_description_changed_is_withheld(tmp_path: Path, tele
 
 
 async def test_a_change_can_be_reported_only(tmp_path: Path, telemetry: Captured) -> None:
-    """With `on_change="report"` the tool is offered as it is now."""
+    """A changed tool is offered as it is now with `on_change="report"`."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     agent, model = agent_of(path, server_of(EVIL), CALL, on_change="report")
     names, responses = await offers(agent, model)
@@ -111,7 +111,7 @@ async def test_a_change_can_be_reported_only(tmp_path: Path, telemetry: Captured
 
 
 async def test_a_new_tool_is_withheld_and_the_others_are_not(tmp_path: Path, telemetry: Captured) -> None:
-    """Nobody has reviewed it."""
+    """A tool that is not in the lock file is withheld, and the others are offered."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     server = server_of()
     server.add_tool(read, name="send", description="Send a file.")
@@ -122,7 +122,7 @@ async def test_a_new_tool_is_withheld_and_the_others_are_not(tmp_path: Path, tel
 
 
 async def test_a_tool_that_turns_destructive_has_changed(tmp_path: Path, telemetry: Captured) -> None:
-    """The model gets the same definition, but what the tool says of itself is locked, too."""
+    """A tool that turns destructive has changed, although the model gets the same definition."""
     path = await locked(tmp_path / "pellucid.lock", server_of(annotations=ToolAnnotations(read_only_hint=True)))
     server = server_of(annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
     assert (await offers(*agent_of(path, server)))[0] == [[]]
@@ -131,7 +131,7 @@ async def test_a_tool_that_turns_destructive_has_changed(tmp_path: Path, telemet
 
 
 async def test_another_order_is_a_change(tmp_path: Path, telemetry: Captured) -> None:
-    """The model gets another text; there are no words to show."""
+    """Another order of a definition is a change without a diff of words."""
     lazy = ToolRegistry(id="hub")
     schemas = [{"a": {"type": "string"}, "b": {"type": "string"}}, {"b": {"type": "string"}, "a": {"type": "string"}}]
     tools = [Tool(name="read", run=_run, input_schema={"type": "object", "properties": each}) for each in schemas]
@@ -148,14 +148,14 @@ async def _run(arguments: Any, ctx: object) -> str:
 
 
 async def test_all_tools_of_an_unknown_hub_are_new(tmp_path: Path, telemetry: Captured) -> None:
-    """A hub that is not in the file has not been reviewed."""
+    """All tools of a hub that is not in the lock file are new."""
     path = await locked(tmp_path / "pellucid.lock", server_of(), hub="others")
     assert (await offers(*agent_of(path, server_of())))[0] == [[]]
     assert [(event.tool_name, event.previous_digest) for event in events(telemetry)] == [("read", None)]
 
 
 async def test_a_change_in_a_run_is_told_where_it_is_listed(tmp_path: Path, telemetry: Captured) -> None:
-    """Once for each change, however often the tools are listed."""
+    """A change in a run is one event, in the iteration that first lists it."""
     server = server_of()
 
     async def swap(ctx: Context) -> str:
@@ -174,7 +174,7 @@ async def test_a_change_in_a_run_is_told_where_it_is_listed(tmp_path: Path, tele
 
 
 async def test_secrets_in_a_change_are_masked(tmp_path: Path, telemetry: Captured) -> None:
-    """As everywhere in telemetry."""
+    """Secrets in a change are masked."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     secret = "sk-proj-" + "a1B2c3D4" * 5
     await offers(*agent_of(path, server_of(f"Read a file. Use {secret} for it.")))
@@ -184,14 +184,14 @@ async def test_secrets_in_a_change_are_masked(tmp_path: Path, telemetry: Capture
 
 
 async def test_a_long_change_is_cut(tmp_path: Path, telemetry: Captured) -> None:
-    """An event is no place for 60,000 characters."""
+    """A long change is cut in its event."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     await offers(*agent_of(path, server_of("word " * 10_000)))
     assert 1_000 < len(str(events(telemetry)[0].diff)) < 3_000
 
 
 async def test_names_of_collisions_do_not_matter(tmp_path: Path, telemetry: Captured) -> None:
-    """The file has the name that the hub lists, whatever the model gets."""
+    """The lock file has the name that the hub lists, so that the names of collisions do not matter."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     other = ToolRegistry([tool(name="read", description="Another.")(read)], id="other")
     lock = ToolLock.read(path)
@@ -209,7 +209,7 @@ async def _listed(provider: Any) -> Any:
 
 
 async def test_a_lazy_tool_that_changed_is_not_found(tmp_path: Path, telemetry: Captured) -> None:
-    """It is withheld from `tool_search`, too."""
+    """A lazy tool that changed is withheld from `tool_search`, too."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     server = server_of(EVIL)
     server.add_tool(read, name="send", description="Send a file.")
@@ -221,7 +221,7 @@ async def test_a_lazy_tool_that_changed_is_not_found(tmp_path: Path, telemetry: 
 
 
 async def test_own_tools_and_skills_are_not_locked(tmp_path: Path) -> None:
-    """They are code, which is reviewed as such."""
+    """The application's own tools and skills are not locked."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     skill = Skill("s", "A skill.", "Do it.")
     agent, model = agent_of(path, server_of(EVIL), tools=[tool(read)], skills=[skill], collisions="first")
@@ -229,7 +229,7 @@ async def test_own_tools_and_skills_are_not_locked(tmp_path: Path) -> None:
 
 
 async def test_a_sub_agent_has_a_lock_of_its_own(tmp_path: Path) -> None:
-    """That of its caller says nothing of its hubs."""
+    """A sub-agent's hubs are locked by its own lock file, not by that of its caller."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     offered: list[int] = []
     for lock in (None, path):
@@ -244,7 +244,7 @@ async def test_a_sub_agent_has_a_lock_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_an_approval_does_not_run_what_has_changed(tmp_path: Path) -> None:
-    """A person approved a call of a tool; where the run resumes, the hub lists another one of the name."""
+    """An approved call does not run if the hub lists another tool of that name when the run resumes."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     agent, _ = agent_of(path, server_of(), CALL, policy=lambda request: "ask" if request.arguments == {} else "allow")
     async with agent:
@@ -258,7 +258,7 @@ async def test_an_approval_does_not_run_what_has_changed(tmp_path: Path) -> None
 
 
 async def test_override_has_a_lock_as_any_option(tmp_path: Path) -> None:
-    """For the runs of a block, such as a test of what happens when a hub changes."""
+    """`override` sets a lock for the runs of a block."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     model = ScriptedModel("one", "two")
     agent = Agent("a", model=model, providers=[MCPProvider.connect(server_of(EVIL), id="files")])
@@ -285,7 +285,7 @@ HEADER = '{"pellucid_lock": 1}\n'
     ],
 )
 def test_a_lock_file_that_cannot_be_used_is_an_error(tmp_path: Path, content: str | None, problem: str) -> None:
-    """When the agent is made, with the remedy."""
+    """A lock file that cannot be used raises ConfigError when the agent is made, with the remedy."""
     path = tmp_path / "pellucid.lock"
     if content is not None:
         path.write_text(content)
@@ -295,7 +295,7 @@ def test_a_lock_file_that_cannot_be_used_is_an_error(tmp_path: Path, content: st
 
 
 async def test_texts_and_digests_of_a_lock_file_belong_together(tmp_path: Path) -> None:
-    """A digest beside other texts would lock what nobody has reviewed."""
+    """A digest beside other texts in a lock file raises an error."""
     path = await locked(tmp_path / "pellucid.lock", server_of(EVIL))
     path.write_text(path.read_text().replace(EVIL, READ))
     with pytest.raises(ConfigError, match=r"line 2 .*the digest is not that of the texts"):
@@ -303,7 +303,7 @@ async def test_texts_and_digests_of_a_lock_file_belong_together(tmp_path: Path) 
 
 
 async def test_a_tool_may_be_in_a_lock_file_once(tmp_path: Path) -> None:
-    """Of two definitions, as a merge may leave them, neither counts."""
+    """A tool that is in a lock file twice, as a merge may leave it, raises ConfigError."""
     path = await locked(tmp_path / "pellucid.lock", server_of())
     path.write_text(path.read_text() + path.read_text().split("\n")[1] + "\n")
     with pytest.raises(ConfigError, match="has tool 'read' of hub 'files' twice"):
@@ -319,13 +319,13 @@ async def test_a_tool_may_be_in_a_lock_file_once(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_be_meant_are_errors(options: Any, problem: str) -> None:
-    """Before any run."""
+    """Wrong options of a lock raise ConfigError when the agent is made."""
     with pytest.raises(ConfigError, match=problem):
         Agent("a", model=ScriptedModel(), **options)
 
 
 async def test_characters_that_reviewers_would_not_see_are_escaped(tmp_path: Path) -> None:
-    """Those that calls repeat stay in the definition; in the file they are visible, and mean the same."""
+    """Characters that reviewers would not see are escaped in a lock file, and mean the same."""
     registry = ToolRegistry([tool(name="pick", description="Pick «é».")(_pick)], id="hub")
     [listed] = registry.list_tools(DiscoveryContext())
     path = tmp_path / "pellucid.lock"
@@ -341,7 +341,7 @@ def _pick(value: str = "a\u202eb") -> str:
 
 
 async def test_no_agent_without_a_lock_loads_it() -> None:
-    """What the others pay is nothing."""
+    """An agent without a lock loads no module of locks."""
     script = (
         "import sys; from pellucid import Agent; from pellucid.testing import ScriptedModel;"
         "Agent('a', model=ScriptedModel('x')).run_sync('x');"

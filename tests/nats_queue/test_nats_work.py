@@ -90,7 +90,7 @@ def value(telemetry: Captured, metric: semconv.Metric, **labels: str) -> float:
 
 
 async def test_a_queued_run_is_announced(store: RunStore, queue: NATSQueue, until_waiting: UntilWaiting) -> None:
-    """When the run before it in its conversation has ended."""
+    """A queued run is announced when the run before it in its conversation has ended."""
     runs = DurableRuns(store, [hello()], queue=queue, poll=RARELY, conversations="queue")
     async with working(runs):
         await until_waiting()
@@ -210,7 +210,7 @@ async def test_stopped_worker(
 
 
 async def test_dropped_and_doubled(store: RunStore, nats: NATSServer, prefix: str) -> None:
-    """Runs end right, each continued once, if a third of the messages is lost and a third comes twice."""
+    """Each run is answered once, although some messages are lost and others come twice."""
     answers: list[str] = []
 
     def answer(request: Any) -> Any:
@@ -286,7 +286,7 @@ async def test_killed_before_the_ack(
     when: str,
     anyio_backend: str,
 ) -> None:
-    """A message whose worker is killed, within the pass or after it, comes again and continues nothing twice."""
+    """A message whose worker is killed, within the pass or after it, comes again, and no run goes on twice."""
     log = tmp_path / "log.txt"
     arguments = (Path(__file__).parents[1], f"sqlite:///{tmp_path}/runs.db", nats.url, prefix, log, when, anyio_backend)
     process = subprocess.Popen(  # noqa: ASYNC220  (returns at once)
@@ -312,7 +312,7 @@ async def test_killed_before_the_ack(
 async def test_a_suspect_waits_for_an_idle_worker(
     store: RunStore, queue: NATSQueue, nats: NATSServer, prefix: str, tmp_path: Path
 ) -> None:
-    """A worker that is busy leaves it, though a message names it; once its passes have ended, it claims it."""
+    """A suspect run is left by a busy worker, though a message names it, and claimed once its passes have ended."""
     go_on = anyio.Event()
     starts: list[str] = []
 

@@ -132,7 +132,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 
 def test_a_replay_that_is_the_same_calls_nothing(shop: Shop) -> None:
-    """Without network, the command says that the replay is the same, with code 0."""
+    """A replay of an unchanged agent exits with 0 and says that it is the same, without network."""
     ran = shop.start("replay", shop.runs["support"], "--agent", "shop_agents:brief", script=BLOCKED)
     assert ran.returncode == 0, ran.stderr
     first, second = ran.stdout.splitlines()
@@ -174,14 +174,14 @@ def test_the_first_difference_comes_first_as_a_diff(shop: Shop, capsys: pytest.C
 def test_differences_speak_names(
     shop: Shop, capsys: pytest.CaptureFixture[str], agent: str, options: tuple[str, ...], expected: list[str]
 ) -> None:
-    """Tools, settings, limits and what the policy denies are named, in place of digests."""
+    """Differences name tools, settings, limits and denied tools in place of digests."""
     assert shop.call(replay.COMMAND, shop.runs["support"], "--agent", f"shop_agents:{agent}", *options) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[3 : 3 + len(expected)] == expected
 
 
 def test_a_live_part_that_asks_for_something_else_stops(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    """The arguments for which the tape has no result are named, beside the recorded ones; `--json` has them whole."""
+    """A live part that asks for something else stops; the arguments are shown beside the recorded ones."""
     options = (shop.runs["support"], "--agent", "shop_agents:other", "--live", "model")
     assert shop.call(replay.COMMAND, *options, "--json") == 1
     document = json.loads(capsys.readouterr().out)
@@ -205,7 +205,7 @@ def reply(asked: Received) -> Answer:
 
 
 def test_other_models_answer_in_place_of_the_recorded_one(shop: Shop) -> None:
-    """A table has the recorded run and each model's; no agent is needed, and the recorded tools answer."""
+    """`--models` prints a table of the recorded run and of each model, which get recorded results of tools."""
     with vendor_server() as server:
         server.always(reply)
         vendors = {
@@ -246,14 +246,14 @@ def test_other_models_answer_in_place_of_the_recorded_one(shop: Shop) -> None:
     ids=["run", "part", "model", "agent", "both"],
 )
 def test_wrong_arguments_are_refused(shop: Shop, arguments: list[str], message: str) -> None:
-    """What does not exist is an error of the configuration, which names it; the command line exits with 2."""
+    """An argument that does not exist raises ConfigError that names it."""
     given = [shop.runs["support"] if word == "RUN" else word for word in arguments]
     with pytest.raises(ConfigError, match=message):
         shop.call(replay.COMMAND, *given)
 
 
 def test_a_tape_that_cannot_be_written_is_refused(shop: Shop) -> None:
-    """The place is named, with the option."""
+    """A tape that cannot be written raises ConfigError with the place and the option."""
     with pytest.raises(ConfigError, match=r"written to \. \(Is a directory\); give --tape another path"):
         shop.call(test.COMMAND, shop.runs["support"], "--tape", ".")
 
@@ -261,7 +261,7 @@ def test_a_tape_that_cannot_be_written_is_refused(shop: Shop) -> None:
 def test_a_run_becomes_tests_that_pass(
     shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests of completed, hostile and failed runs are written with their tapes, and pass; a missing tape is named."""
+    """Recorded runs become tests with tapes that pass; a missing tape is named."""
     monkeypatch.chdir(shop.folder)
     for name, place in (("support", "brief"), ('shop "1"\n\'', "all_of_them"), ("failing", "all_of_them")):
         run_id = shop.runs[name]
@@ -295,7 +295,7 @@ def test_a_run_becomes_tests_that_pass(
 def test_no_test_of_a_replay_that_differs(
     shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the agent no longer does what was recorded, nothing is written, with the reason and code 1."""
+    """No test is written of a replay that differs; the command gives the reason and exits with 1."""
     monkeypatch.chdir(tmp_path)
     assert shop.call(test.COMMAND, shop.runs["support"], "--agent", "shop_agents:kind") == 1
     written = capsys.readouterr()

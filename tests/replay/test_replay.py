@@ -80,7 +80,7 @@ async def tape_of(agent: Agent, question: str = "What to wear in Bergen?", **opt
 
 
 async def test_own_tools_with_hidden_characters_are_the_same_tools() -> None:
-    """A recording has them as the model got them, and a replay compares them so."""
+    """Own tools with hidden characters are the same tools in a replay, as it compares what the model got."""
 
     def agent() -> Agent:
         hidden = Tool(name="read", description="Read.\u200b", run=lambda arguments, ctx: "text")
@@ -93,7 +93,7 @@ async def test_own_tools_with_hidden_characters_are_the_same_tools() -> None:
 
 
 async def test_a_replay_has_what_tools_say_of_themselves(tmp_path: Path) -> None:
-    """Also of an agent with a lock file, which is not asked again."""
+    """A recording has the annotations of tools, and an agent with a lock file is replayed from it."""
     lock = tmp_path / "pellucid.lock"
 
     async def run(arguments: dict[str, Any], ctx: object) -> str:
@@ -188,7 +188,7 @@ async def test_the_first_boundary_that_differs_is_named(telemetry: Captured) -> 
 
 
 async def test_a_replay_continues_live_where_it_differs() -> None:
-    """With `on_divergence="live"`, the model's other request goes to the real model, and its calls to the real tool."""
+    """A replay with `on_divergence="live"` goes on with the real model and the real tool where it differs."""
     tape = await tape_of(weather_agent(Calls()))
     calls = Calls()
     live = ScriptedModel(ToolCall("weather", {"city": "Oslo"}, "call_9"), "Sunglasses.")
@@ -206,7 +206,7 @@ async def test_a_replay_continues_live_where_it_differs() -> None:
 
 
 async def test_calls_of_a_live_model_are_those_of_the_tape() -> None:
-    """With a live model, a call in the background ends, and one that needs approval waits, under other call ids."""
+    """A replay with a live model has calls in the background and approvals under other call ids."""
 
     async def run(arguments: dict[str, Any], ctx: object) -> str:
         return "done"
@@ -268,7 +268,7 @@ async def test_a_recording_without_content_is_refused() -> None:
 
 
 class Advice(BaseModel):
-    """What to wear."""
+    """Advice on clothes."""
 
     clothes: list[str]
 
@@ -298,7 +298,7 @@ async def test_a_damaged_tape_is_refused(tmp_path: Path, old: str, new: str) -> 
 
 
 async def test_an_agent_is_rebuilt_from_its_recording() -> None:
-    """Without the agent, its settings, limits and output type are those of the recording."""
+    """An agent is rebuilt from its recording, with its settings, limits and output type."""
     answer = json.dumps({"clothes": ["hat"]})
     agent = weather_agent(
         Calls(), ScriptedModel(CITY, "no idea", answer), output=Advice, settings={"temperature": 0.5, "max_tokens": 9}
@@ -321,7 +321,7 @@ async def test_limits_keep_their_names_in_recordings() -> None:
 
 
 async def test_code_cannot_be_rebuilt() -> None:
-    """A run with a permission policy needs its agent."""
+    """A recording of an agent with a permission policy cannot be replayed without the agent."""
     agent = weather_agent(Calls(), policy=lambda request: "allow")
     tape = await tape_of(agent)
     with pytest.raises(TapeError, match="had a permission policy, which is code; pass the agent"):
@@ -349,7 +349,7 @@ async def test_failed_attempts_are_replayed() -> None:
 
 
 async def test_the_parts_of_a_tape_are_ordinary_ones(telemetry: Captured) -> None:
-    """An agent of one's own runs on the model and the providers of a tape, is measured, and fails where it differs."""
+    """An agent runs on the model and the providers of a tape, is measured, and fails where it differs."""
     tape = await tape_of(weather_agent(Calls()))
     model, providers = parts_of(tape)
     result = await Agent("mine", model=model, providers=providers, instructions="Be brief.").run(
@@ -391,7 +391,7 @@ def _pieces(telemetry: Captured) -> Sequence[tuple[Any, ...]]:
 
 
 def test_recorded_timing_is_kept() -> None:
-    """With `timing=1`, a replay takes as long as the recorded run, and with `timing=0` no time at all."""
+    """A replay takes as long as the recorded run with `timing=1`, and no time with `timing=0`."""
     from trio.testing import MockClock
 
     async def waits(arguments: dict[str, Any], ctx: object) -> str:
@@ -434,7 +434,7 @@ async def test_a_stopped_run_is_replayed_up_to_there() -> None:
 
 
 async def test_results_of_a_tape_are_not_checked_again() -> None:
-    """They were when they were recorded, and may have been cut since; a misfit that was recorded is one again."""
+    """Results of a tape are not checked again; a misfit that was recorded is one again."""
     schema = {"type": "object", "properties": {"days": {"type": "array"}}}
 
     def agent(*days: Any) -> Agent:

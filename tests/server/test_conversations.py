@@ -44,7 +44,7 @@ def texts(messages: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_three_runs_are_one_conversation(scene: Scene) -> None:
-    """Each gets the messages of those before it, streamed or not; each answer has its own."""
+    """Each of three runs gets the messages of those before it, streamed or not, and its answer has its own."""
     async with scene.serve(counting()):
         states = []
         for headers in ({}, STREAM, {}):
@@ -65,7 +65,7 @@ async def test_three_runs_are_one_conversation(scene: Scene) -> None:
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=-1", "before=x", "before=1e3"])
 async def test_pages_that_do_not_exist_are_refused(scene: Scene, query: str) -> None:
-    """With 400 and the name of the query member."""
+    """A wrong page of a conversation is 400 with the name of the query member."""
     async with scene.serve(counting()):
         await scene.http.post("/runs", json={"input": "Hi", "conversationId": "c"})
         answer = await scene.http.get(f"/conversations/c?{query}")
@@ -73,7 +73,7 @@ async def test_pages_that_do_not_exist_are_refused(scene: Scene, query: str) -> 
 
 
 async def test_a_second_run_is_refused(scene: Scene) -> None:
-    """While the first waits for an approval: 409 with its id; afterwards the conversation goes on."""
+    """A second run is 409 with the id of the first while that waits for an approval; afterwards it is accepted."""
     model = FunctionModel(lambda request: ToolCall("pay") if len(request.messages) == 1 else "done")
     async with scene.serve(Agent("a", model=model, tools=[PAY])):
         body = {"input": "Hi", "conversationId": "c"}
@@ -94,7 +94,7 @@ async def test_a_second_run_is_refused(scene: Scene) -> None:
 
 
 async def test_a_second_run_is_queued(scene: Scene) -> None:
-    """With `conversations="queue"` it starts when the one before has ended, and its client may wait for it."""
+    """A second run with `conversations="queue"` starts when the one before has ended; its client may wait for it."""
     model = FunctionModel(lambda request: ToolCall("pay") if len(request.messages) == 1 else str(len(request.messages)))
     async with scene.serve(Agent("a", model=model, tools=[PAY]), conversations="queue"):
         body = {"input": "Hi", "conversationId": "c"}
@@ -116,7 +116,7 @@ async def test_a_second_run_is_queued(scene: Scene) -> None:
 
 
 async def test_the_same_key_is_the_same_run(scene: Scene) -> None:
-    """A repeated request with its Idempotency-Key gets its own run, not 409, while that run is open and later."""
+    """A repeated request with its Idempotency-Key gets its own run and not 409, while that run is open and later."""
     model = ScriptedModel(ToolCall("pay"))
     async with scene.serve(Agent("a", model=model, tools=[PAY])):
         body, key = {"input": "Hi", "conversationId": "c"}, {"Idempotency-Key": "k"}
@@ -150,14 +150,14 @@ async def test_callers_have_their_own_conversations(scene: Scene) -> None:
 
 @pytest.mark.parametrize("conversation_id", ["c" * 256, "c\n", "c\0"])
 async def test_ids_that_no_path_can_name_are_refused(scene: Scene, conversation_id: str) -> None:
-    """With 400, like keys of submissions: they could not be read, or not by all clients."""
+    """A conversation id that no path can name is 400."""
     async with scene.serve(counting()):
         answer = await scene.http.post("/runs", content=json.dumps({"input": "Hi", "conversationId": conversation_id}))
         assert (answer.status_code, answer.json()["path"]) == (400, "conversationId")
 
 
 async def test_a_refused_stream_is_not_expected_any_longer(scene: Scene) -> None:
-    """The same request without a stream, later, is not streamed for the reader that did not come."""
+    """A run that was refused as a stream is not streamed when it is sent again without one."""
     model = LiveModel(lambda request: ToolCall("pay") if len(request.messages) == 1 else "done")
     async with scene.serve(Agent("a", model=model, tools=[PAY])):
         body, key = {"input": "Hi", "conversationId": "c"}, {"Idempotency-Key": "k"}
@@ -170,7 +170,7 @@ async def test_a_refused_stream_is_not_expected_any_longer(scene: Scene) -> None
 
 
 async def test_a_failed_run_does_not_end_the_conversation(scene: Scene) -> None:
-    """What it has done stays; the page shows what the conversation keeps of it."""
+    """A failed run leaves its messages in the conversation, which goes on."""
     model = ScriptedModel(ToolCall("do", {}, "c1"), ModelError("m", "no", error_kind="auth"), "back")
     async with scene.serve(Agent("a", model=model, tools=[DO])):
         failed = (await scene.http.post("/runs", json={"input": "Hi", "conversationId": "c"})).json()
@@ -184,7 +184,7 @@ async def test_a_failed_run_does_not_end_the_conversation(scene: Scene) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_without_a_store_the_client_sends_the_messages_again(*, stream: bool) -> None:
-    """The answer has all messages; with the next one added, they are the input of the next run."""
+    """A client of a server without a store sends all messages again, which are in each answer."""
     headers = STREAM if stream else {}
     transport = httpx.ASGITransport(create_agent_app([counting()], roles=("user", "assistant")))
     messages: list[dict[str, Any]] = []

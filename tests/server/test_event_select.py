@@ -1,4 +1,4 @@
-"""What a client gets of a run that an endpoint streams: what an end user may see, unless more is selected."""
+"""Events that a client gets of a streamed run: those that an end user may see, unless more is selected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def busy(*more: Any) -> Agent[Any]:
 
 
 async def test_an_end_user_sees_text_and_tools() -> None:
-    """And neither reasoning, arguments, progress and errors of tools, nor hubs and usage."""
+    """An end user sees text and tools, and no reasoning, arguments, errors of tools, hubs or usage."""
     text, seen = await streamed(busy("It rains."))
     assert SECRET not in text
     assert {name for name, _ in seen} == {"run.started", "inference.delta", "tool.started", "tool.failed", "run"}
@@ -64,14 +64,14 @@ async def test_an_end_user_sees_text_and_tools() -> None:
 
 
 async def test_an_end_user_sees_that_a_run_failed() -> None:
-    """And not what a vendor said about it."""
+    """An end user sees that a run failed, and not the vendor's message."""
     text, seen = await streamed(busy(ModelError("gpt", SECRET)))
     assert SECRET not in text
     assert seen[-1][1]["error"] == {"type": "failed", "message": "the run has failed"}
 
 
 async def test_an_end_user_sees_that_a_person_must_approve() -> None:
-    """The tool and the id of the approval, without what it would be called with."""
+    """An end user sees the tool and the id of an approval, without the arguments of its call."""
     text, seen = await streamed(Agent("a", model=ScriptedModel(ToolCall("pay", {"to": SECRET}, "c1")), tools=[PAY]))
     assert SECRET not in text
     [asked] = [data for name, data in seen if name == "approval.requested"]
@@ -82,7 +82,7 @@ async def test_an_end_user_sees_that_a_person_must_approve() -> None:
 
 
 async def test_all_is_everything() -> None:
-    """Each event with all its fields but the identity, in camelCase, and the whole state."""
+    """`select="all"` sends each event with all fields but the identity, in camelCase, and the whole state."""
     text, seen = await streamed(busy("It rains."), select="all")
     assert SECRET in text
     [failed] = [data for name, data in seen if name == "tool.failed"]
@@ -94,7 +94,7 @@ async def test_all_is_everything() -> None:
 
 
 async def test_approvals_have_their_input_if_all_is_sent() -> None:
-    """The event has it under the name that the state and the rest of the API use."""
+    """An approval has its input if all is sent, under the name that the rest of the API uses."""
     agent = Agent("a", model=ScriptedModel(ToolCall("pay", {"to": "Ann"}, "c1")), tools=[PAY])
     _, seen = await streamed(agent, select="all")
     [asked] = [data for name, data in seen if name == "approval.requested"]
@@ -105,7 +105,7 @@ async def test_approvals_have_their_input_if_all_is_sent() -> None:
     "select", [{"tool.started", "tool.progress"}, lambda event: event.name in ("tool.started", "tool.progress")]
 )
 async def test_selected_events_are_whole(select: Any) -> None:
-    """Only these are sent, numbered without gaps, and the end as an end user may see it."""
+    """Only selected events are sent, whole and numbered without gaps, and the end as an end user may see it."""
     text, seen = await streamed(busy("It rains."), select=select)
     assert [name for name, _ in seen] == ["tool.started", "tool.progress", "run"]
     assert seen[1][1]["value"] == {"key": SECRET}
@@ -114,7 +114,7 @@ async def test_selected_events_are_whole(select: Any) -> None:
 
 
 async def test_the_name_run_selects_the_whole_state() -> None:
-    """With error and usage."""
+    """The name `run` selects the whole state, with its error."""
     _, seen = await streamed(busy(ModelError("gpt", "no credit")), select=["run"])
     assert [name for name, _ in seen] == ["run"]
     assert "no credit" in seen[0][1]["error"]["message"]
@@ -122,7 +122,7 @@ async def test_the_name_run_selects_the_whole_state() -> None:
 
 @pytest.mark.parametrize("select", ["tool.started", "everything", {"tool.begun"}, 3, None])
 async def test_what_selects_nothing_is_refused(select: Any) -> None:
-    """When the response is made: the error names the value and what may be given."""
+    """A selection of nothing raises ConfigError when the response is made."""
     stream = Agent("a", model=ScriptedModel("x")).stream("Hi")
     with pytest.raises(ConfigError, match=r"EventStreamResponse.*a function of the event"):
         EventStreamResponse(stream, select=select)

@@ -1,4 +1,4 @@
-"""What operators do over HTTP: list runs, retry one, look at a call and settle it without its token."""
+"""Operations over HTTP: listing and retrying runs, reading calls, and settling calls without their token."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def listed(scene: Scene, query: str, headers: dict[str, str]) -> list[str]
 
 
 async def test_callers_list_the_runs_that_they_may_read(scene: Scene) -> None:
-    """An owner lists its own, an operator those of its tenant, and others none; filters and pages do as in Python."""
+    """An owner lists its own runs, an operator those of its tenant, and others none, with filters and pages."""
     async with serving(scene):
         waits, done = await submit(scene, "wait", ANN), await submit(scene, "go", ANN)
         other = await submit(scene, "go on", BOB)
@@ -141,14 +141,14 @@ async def test_cursors_have_nothing_of_runs_that_are_hidden(
     ],
 )
 async def test_queries_are_checked(scene: Scene, query: str, path: str) -> None:
-    """A filter that is unknown, doubled or wrong is named, as it would list other runs than meant."""
+    """A filter that is unknown, doubled or wrong is refused by name."""
     async with serving(scene):
         answer = await scene.http.get(f"/runs?{query}", headers=ANN)
         assert (answer.status_code, answer.json()["path"]) == (400, path)
 
 
 async def test_a_run_is_retried(scene: Scene) -> None:
-    """A run that was cancelled goes on for operators; an open or completed one is 409, and those of others are 404."""
+    """An operator retries a cancelled run; an open or completed one is 409, and one of others 404."""
     async with serving(scene):
         run_id = await submit(scene, "wait", ANN)
         path = f"/runs/{run_id}/retry"
@@ -170,7 +170,7 @@ async def test_a_run_is_retried(scene: Scene) -> None:
 
 
 async def test_an_operator_settles_a_call(scene: Scene) -> None:
-    """Who may read the run reads the call; who may settle stores its result without a token; others see no call."""
+    """A caller who may settle a run settles its call without a token; one who may read it reads the call."""
     async with serving(scene):
         run_id = await submit(scene, "wait", ANN)
         [job] = scene.jobs

@@ -62,7 +62,7 @@ async def client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_a_stream_has_the_events_and_the_state() -> None:
-    """In order and numbered, with pieces of the answer; the headers keep proxies from holding it back."""
+    """A stream has numbered events with the pieces of the answer, and the state at its end."""
     agent = Agent("a", model=ScriptedModel("Hello."))
     async with client(application(agent, headers={"x-run": "1"}, select="all")) as http:
         answer = await http.get("/stream")
@@ -77,7 +77,7 @@ async def test_a_stream_has_the_events_and_the_state() -> None:
 
 
 async def test_signals_are_left_alone_in_other_threads() -> None:
-    """A test client runs the lifespan of an application in one, where there are no signals."""
+    """An application runs in a thread, as in a test client, where there are no signals."""
 
     def enter() -> bool:
         with drain_at_signals(application(Agent("a", model=ScriptedModel("Hello.")))):
@@ -87,7 +87,7 @@ async def test_signals_are_left_alone_in_other_threads() -> None:
 
 
 async def test_a_run_that_fails_ends_the_stream_with_its_error() -> None:
-    """The status of the answer was sent long before; the text of the error follows the capture policy."""
+    """A run that fails ends its stream, whose status is 200, with its error, whose text follows the capture policy."""
 
     def fail(_request: Any) -> str:
         raise RuntimeError("password=hunter2")
@@ -101,7 +101,7 @@ async def test_a_run_that_fails_ends_the_stream_with_its_error() -> None:
 
 
 async def test_a_client_that_connects_again_starts_no_second_run() -> None:
-    """Browsers do so after each end of a stream, unless they are answered 204."""
+    """A client that connects again, as browsers do after a stream, gets 204 and starts no second run."""
     model = ScriptedModel()
     async with client(application(Agent("a", model=model))) as http:
         answer = await http.get("/stream", headers={"Last-Event-ID": "7"})
@@ -109,7 +109,7 @@ async def test_a_client_that_connects_again_starts_no_second_run() -> None:
 
 
 async def test_a_stream_without_events_has_comments() -> None:
-    """They keep connections open while a tool works."""
+    """A stream without events has comments, which keep the connection open while a tool works."""
     is_beaten = anyio.Event()
 
     async def wait(_arguments: Any, _ctx: Any) -> str:
@@ -135,7 +135,7 @@ async def test_a_stream_without_events_has_comments() -> None:
 
 
 async def test_a_background_task_reads_the_result() -> None:
-    """Such as the checkpoint of a run that waits for an approval, which only the application can keep."""
+    """A background task reads the result of the stream, such as its checkpoint."""
     stream = Agent("a", model=ScriptedModel(ToolCall("pay")), tools=[PAY]).stream("Hi")
     checkpoints: list[Any] = []
     task = BackgroundTask(lambda: checkpoints.append(stream.result.checkpoint))
@@ -150,7 +150,7 @@ async def test_a_background_task_reads_the_result() -> None:
 
 
 async def test_an_awaited_run_answers_or_raises_as_ever() -> None:
-    """Exceptions of the block are not wrapped in a group."""
+    """An awaited run answers, or raises an exception of its block that is not in a group."""
 
     async def refuse(request: Request) -> Response:
         async with cancel_on_disconnect(request):
@@ -166,7 +166,7 @@ async def test_an_awaited_run_answers_or_raises_as_ever() -> None:
 
 @pytest.mark.parametrize("path", ["/stream", "/answer"])
 def test_a_client_that_leaves_cancels_its_run(path: str, telemetry: Captured) -> None:
-    """Its tool is cancelled in the middle, and the run ends as cancelled, with a complete trace below the request."""
+    """A client that leaves cancels its run and the tool that runs, with a complete trace below the request."""
     is_started, is_ended = threading.Event(), threading.Event()
 
     async def wait(_arguments: Any, _ctx: Any) -> str:
@@ -205,7 +205,7 @@ AGENT = Agent("a", model=ScriptedModel("Hello."))
     ],
 )
 async def test_what_is_not_a_stream_is_refused(stream: Any, shown: str) -> None:
-    """When the response is made: a fault in the answer itself would be a 500 without a hint."""
+    """An argument that is no stream raises ConfigError when the response is made."""
     with pytest.raises(ConfigError) as refused:
         EventStreamResponse(stream)
     assert str(refused.value).startswith(f"EventStreamResponse({shown}")
@@ -214,13 +214,13 @@ async def test_what_is_not_a_stream_is_refused(stream: Any, shown: str) -> None:
 
 @pytest.mark.parametrize("heartbeat", [0, -1, "15", True, float("nan"), float("inf")])
 async def test_a_heartbeat_that_is_no_time_is_refused(heartbeat: Any) -> None:
-    """Zero would send comments without end, and never an event."""
+    """A heartbeat of no time is refused, as it would send comments without end."""
     with pytest.raises(ConfigError, match="seconds above 0, or None"):
         EventStreamResponse(AGENT.stream("Hi"), heartbeat=heartbeat)
 
 
 async def test_a_stream_without_a_heartbeat() -> None:
-    """None sends no comments."""
+    """A stream with `heartbeat=None` has no comments."""
     async with client(application(Agent("a", model=ScriptedModel("Hello.")), heartbeat=None)) as http:
         answer = await http.get("/stream")
     assert (events(answer.text)[-1][2]["output"], ": waiting" in answer.text) == ("Hello.", False)
@@ -236,7 +236,7 @@ def conversing(session: Any, **options: Any) -> Starlette:
 
 
 async def test_a_session_is_streamed_and_kept() -> None:
-    """When the client reads the last event, the conversation has the messages, and the next run may start."""
+    """A streamed session has its messages when the client reads the last event, and takes the next run."""
     session = Agent("a", model=FunctionModel(lambda request: str(len(request.messages)))).session("web")
     kept: list[int] = []
 
@@ -258,7 +258,7 @@ async def test_a_session_is_streamed_and_kept() -> None:
 
 
 async def test_a_busy_session_is_a_conflict() -> None:
-    """Nothing was sent yet, so the client gets a status; the run that has not ended goes on."""
+    """A busy session is answered with 409, and the run that has not ended goes on."""
     session = Agent("a", model=ScriptedModel("Hello.")).session("web")
     async with client(conversing(session)) as http, session.stream("Hi") as other:
         answer = await http.get("/")
@@ -267,7 +267,7 @@ async def test_a_busy_session_is_a_conflict() -> None:
 
 
 async def test_a_session_that_cannot_be_kept_ends_with_the_error(tmp_path: Path) -> None:
-    """The last event says that the run failed; the client must not take the answer for a part of the conversation."""
+    """A stream whose session cannot be kept ends with an error."""
 
     class Unavailable(SQLiteStore):
         async def finish(self, *_args: Any, **_options: Any) -> Any:
@@ -281,7 +281,7 @@ async def test_a_session_that_cannot_be_kept_ends_with_the_error(tmp_path: Path)
 
 
 async def test_a_session_that_cannot_be_read_raises_as_ever(tmp_path: Path) -> None:
-    """Before the answer starts: handlers of the application see the exception itself, not a group."""
+    """A session that cannot be read raises its own exception before the answer starts, and not a group."""
 
     class Unavailable(SQLiteStore):
         async def submit(self, *_args: Any, **_options: Any) -> Any:
@@ -295,7 +295,7 @@ async def test_a_session_that_cannot_be_read_raises_as_ever(tmp_path: Path) -> N
 
 
 async def test_a_client_that_leaves_frees_its_session() -> None:
-    """Its run is cancelled, and the conversation takes the next one."""
+    """A client that leaves frees its session, which takes the next run."""
     is_started = anyio.Event()
 
     async def wait(_arguments: Any, _ctx: Any) -> str:

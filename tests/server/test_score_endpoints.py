@@ -70,7 +70,7 @@ async def token_of(scene: Scene, run: str, **body: Any) -> dict[str, str]:
 
 
 async def test_a_caller_scores_a_run(scene: Scene, telemetry: Telemetry, tmp_path: Path) -> None:
-    """Its owner, or an approver; the score is on the trace of the run, in the name of who gave it."""
+    """The owner of a run, or an approver, scores it; the score is on the run's trace, under the name of who gave it."""
     run = await submit(scene)
     body = {"name": "correct", "value": 0.5, "label": "so-so", "explanation": "the price is old"}
     for headers, status in (
@@ -93,7 +93,7 @@ async def test_a_caller_scores_a_run(scene: Scene, telemetry: Telemetry, tmp_pat
 
 
 async def test_a_browser_scores_a_run_once(scene: Scene, telemetry: Telemetry, tmp_path: Path) -> None:
-    """With a token of its run: the same again is a duplicate, another one is refused, as are other names."""
+    """A browser scores a run once with its token: the same again is a duplicate, another score or name is refused."""
     run = await submit(scene)
     headers = await token_of(scene, run, names=["thumb", "stars"], by="user-7")
     up: dict[str, Any] = {"name": "thumb", "value": 1, "label": "up"}
@@ -114,7 +114,7 @@ async def test_a_browser_scores_a_run_once(scene: Scene, telemetry: Telemetry, t
 
 
 async def test_a_token_scores_once_on_all_servers(tmp_path: Path, telemetry: Telemetry) -> None:
-    """Another server on the same store, such as after a restart, knows what a token has given, until its run goes."""
+    """A token scores once on all servers with one store, and after a restart, until its run goes."""
     agent = Agent("support", model=ScriptedModel("done"), telemetry=telemetry)
     options: dict[str, Any] = {"authenticate": caller, "authorize": by_role, "telemetry": telemetry}
     first, second = Scene(tmp_path), Scene(tmp_path)
@@ -131,7 +131,7 @@ async def test_a_token_scores_once_on_all_servers(tmp_path: Path, telemetry: Tel
 
 
 async def test_a_token_is_one_of_the_server_and_expires(scene: Scene) -> None:
-    """Tokens of calls, of other keys, changed ones and expired ones are refused; only whoever may score gets one."""
+    """Tokens of calls, of other keys, changed and expired ones are refused; only those who may score get one."""
     run = await submit(scene)
     body = {"name": "thumb", "value": 1}
     headers = await token_of(scene, run, expiresIn=0.001)
@@ -173,7 +173,7 @@ def type_of(scene: Scene) -> type[CallTokens]:
     ],
 )
 async def test_a_bad_score_says_where(scene: Scene, body: dict[str, Any], path: str) -> None:
-    """And is not recorded; a body that is no number at all, neither."""
+    """A bad score is 400 with the path of the fault."""
     run = await submit(scene)
     answer = await scene.http.post(f"{run}/scores", json=body, headers=ANN)
     assert (answer.status_code, answer.json()["path"]) == (400, path)
@@ -187,13 +187,13 @@ async def test_a_bad_score_says_where(scene: Scene, body: dict[str, Any], path: 
     "body", [{"names": []}, {"names": ["x"] * 9}, {"names": [""]}, {"expiresIn": MAX_LIFETIME + 1}]
 )
 async def test_a_token_is_bounded(scene: Scene, body: dict[str, Any]) -> None:
-    """In names and in time."""
+    """A token is bounded in its names and its lifetime."""
     answer = await scene.http.post(f"{await submit(scene)}/scores/token", json=body, headers=ANN)
     assert answer.status_code == 400
 
 
 async def test_rates_hold_for_tokens(tmp_path: Path, telemetry: Telemetry) -> None:
-    """By run, since nobody says who the holder is; callers have theirs."""
+    """Rates hold for tokens by run, and for callers."""
     agent = Agent("support", model=ScriptedModel("done"), telemetry=telemetry)
     options: dict[str, Any] = {"authenticate": caller, "telemetry": telemetry, "rate": RequestRate(0.001, burst=3)}
     async with Scene(tmp_path).serve(agent, **options) as scene:
@@ -208,7 +208,7 @@ async def test_rates_hold_for_tokens(tmp_path: Path, telemetry: Telemetry) -> No
 
 
 async def test_without_keys_there_are_no_tokens(tmp_path: Path) -> None:
-    """Which the answer says to those who may ask; nor scores without a store of runs: nothing outlives its request."""
+    """A server without keys gives no tokens, and one without a store of runs takes no scores."""
     import httpx
 
     agent = Agent("support", model=ScriptedModel("done"))
@@ -225,7 +225,7 @@ async def test_without_keys_there_are_no_tokens(tmp_path: Path) -> None:
 
 
 async def test_a_token_of_another_server_is_no_caller(scene: Scene, telemetry: Telemetry, tmp_path: Path) -> None:
-    """A server without keys that answers programs on its machine refuses it, and records nothing."""
+    """A token of another server is refused by a server without keys, and nothing is recorded."""
     token = await token_of(scene, await submit(scene))
     agent = Agent("other", model=ScriptedModel("done"), telemetry=telemetry)
     (tmp_path / "other").mkdir()

@@ -79,7 +79,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Id of its process."""
         assert self._process is not None
         return self._process.pid
 
@@ -159,7 +159,7 @@ class Service:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs."""
+        """True if its process runs."""
         return self._process is not None and self._process.poll() is None
 
     def translate(self, text: str) -> str:

@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
 PATH = "/otlp/v1/logs"
-"""Where Loki takes OTLP."""
+"""Path at which Loki takes OTLP."""
 
 
 class Handler(BaseHTTPRequestHandler):

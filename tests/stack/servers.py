@@ -84,7 +84,7 @@ class Server:
 
     @property
     def folder(self) -> Path:
-        """Where its programs are, once they are built."""
+        """Folder of its programs, once they are built."""
         return CACHE / f"{self.service}-{self.release}"
 
     def program(self, name: str) -> Path:
@@ -93,7 +93,7 @@ class Server:
 
     @property
     def is_built(self) -> bool:
-        """Whether all of its programs are there, made of this manifest."""
+        """True if all of its programs exist and were made of this manifest."""
         kept = self.folder / "manifest.yaml"
         is_same = not self.manifest or (kept.exists() and kept.read_text() == self.manifest)
         return is_same and all(self.program(name).exists() for name in self.packages)
@@ -135,7 +135,7 @@ SERVERS: Final = (
         {"ui/app/dist/index.html": "<!doctype html>"},
     ),
 )
-"""All services of others but Loki, and Grafana, whose module Go's proxy does not serve."""
+"""Services of others, except Loki, and Grafana, whose module Go's proxy does not serve."""
 
 LOKI: Final = Server(
     "loki",
@@ -145,7 +145,7 @@ LOKI: Final = Server(
     {"loki": "./cmd/loki"},
     published=("github.com/grafana/loki/pkg/push",),
 )
-"""Takes longer to build than all others together: only when it is asked for."""
+"""Server that takes longer to build than all others together, built only on demand."""
 
 
 def missing() -> list[str]:

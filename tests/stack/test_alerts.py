@@ -72,7 +72,7 @@ def printed(stack: Stack, status: str, name: str) -> str:
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_fires(stack: Stack, jaeger: Jaeger, name: str) -> None:
-    """Alertmanager has it, with a link to a trace that Jaeger has, of the hub, tool, model or agent that it names."""
+    """Each alert is in Alertmanager, with a link to a trace in Jaeger of what it names."""
     until(lambda: firing(stack, name), FIRES_WITHIN, name)
 
     def linked() -> dict[str, Any] | None:
@@ -139,5 +139,5 @@ def healed(stack: Stack, broken: dict[str, Application]) -> None:
 @pytest.mark.usefixtures("healed")
 @pytest.mark.parametrize("name", OVER)
 def test_an_alert_is_over(stack: Stack, name: str) -> None:
-    """When all is well again, the receiver is told."""
+    """The receiver is told when an alert is over."""
     until(lambda: printed(stack, "resolved", name), OVER_WITHIN, f"end of {name}")

@@ -47,7 +47,7 @@ PATHS: Final = {
     "langfuse": {"/api/public/otel/v1/traces"},
     "logfire": {"/v1/traces", "/v1/metrics", "/v1/logs"},
 }
-"""What is asked of vendors by HTTP, as they document it."""
+"""Paths that are asked of vendors by HTTP, as they document them."""
 
 UNTRIED: Final = {"datadog": "the program that is built here is without Datadog's exporter and connector"}
 NOT_URLS: Final = {"GATEWAYS": "[127.0.0.1:4317]", "SHARE": "10", "QUEUE_FOLDER": "/tmp", "TEMPO": "127.0.0.1:4317"}
@@ -101,7 +101,7 @@ def runs(receiver: Receiver, service: str) -> int:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_collector_accepts_it(name: str) -> None:
-    """The Collector has no objection to the example, with its variables filled in."""
+    """The Collector accepts each example with its variables filled in."""
     if name in UNTRIED:
         pytest.skip(UNTRIED[name])
     variables = dict(VARIABLE.findall((FOLDER / f"{name}.yaml").read_text()))
@@ -110,7 +110,7 @@ def test_the_collector_accepts_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_its_head_names_what_to_fill_in(name: str) -> None:
-    """The comment at the top names every variable without a default."""
+    """The comment at the top of an example names each variable without a default."""
     text = (FOLDER / f"{name}.yaml").read_text()
     head = "".join(re.findall(r"\A(?:#.*\n)+", text))
     assert head
@@ -118,7 +118,7 @@ def test_its_head_names_what_to_fill_in(name: str) -> None:
 
 
 async def test_a_queue_on_disk_survives(tmp_path: Path) -> None:
-    """What was accepted while the destination is down arrives later, although the Collector was killed twice."""
+    """Telemetry in a queue on disk arrives later, although the destination was down and the Collector killed twice."""
     port = free_port()
     queued = Collector(
         example("queue"), tmp_path, OTLP_ENDPOINT=f"http://127.0.0.1:{port}", QUEUE_FOLDER=str(tmp_path / "queue")
@@ -168,7 +168,7 @@ async def test_secrets_do_not_arrive(destinations: list[Receiver], tmp_path: Pat
 
 
 async def test_both_destinations_get_everything(destinations: list[Receiver], tmp_path: Path) -> None:
-    """Both get the same; while one is down the other gets on, and the one gets the rest when it is up again."""
+    """Both destinations get everything; one that was down gets the rest when it is up again."""
     first, port = destinations[0], free_port()
     second = f"http://127.0.0.1:{port}"
     with collector(
@@ -189,7 +189,7 @@ async def test_both_destinations_get_everything(destinations: list[Receiver], tm
 
 
 async def test_runs_are_scored_by_a_watcher(destinations: list[Receiver], tmp_path: Path) -> None:
-    """It gets all of them by the Collector, and scores each once; the backend gets the same spans."""
+    """A watcher gets all runs by the Collector and scores each once, and the backend gets the same traces."""
     backend, store = destinations[0], tmp_path / "received.db"
     with (
         watching(store) as (_, url),
@@ -206,7 +206,7 @@ async def test_runs_are_scored_by_a_watcher(destinations: list[Receiver], tmp_pa
 
 
 async def test_sampling_in_two_tiers(destinations: list[Receiver], tmp_path: Path) -> None:
-    """Each trace is whole at one gateway; errors and slow hubs are all kept, of the rest a share; metrics are exact."""
+    """Sampling in two tiers keeps traces whole, all errors and slow hubs, a share of the rest, and exact metrics."""
     *kept, unsampled = destinations
     asked = [PLAIN] * 300 + [FAILING] * 40 + [SLOW_HUB] * 20
     with ExitStack() as running:
@@ -247,7 +247,7 @@ async def test_sampling_in_two_tiers(destinations: list[Receiver], tmp_path: Pat
 
 @pytest.mark.parametrize("name", LARGE)
 def test_large_spans_arrive(name: str, tmp_path: Path) -> None:
-    """Batches stay below the 4 MiB that gRPC receivers take, also if services send spans of 100 kB at once."""
+    """Large spans arrive: batches stay below the 4 MiB that gRPC receivers take."""
     with otlp_receiver("grpc") as destination:
         address = destination.endpoint.removeprefix("http://")
         variables = {"TEMPO": address, "TRACES_ENDPOINT": address, "GATEWAYS": f"[{address}]"}
@@ -266,7 +266,7 @@ def test_large_spans_arrive(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 async def test_vendors_get_what_they_ask_for(name: str, tmp_path: Path) -> None:
-    """Requests have the paths and the credentials that the vendor documents."""
+    """Requests to vendors have the paths and the credentials that they document."""
     variables = {
         "LANGFUSE_AUTH": "cGs6c2s=",
         "LOGFIRE_TOKEN": "a-write-token",
@@ -290,7 +290,7 @@ async def test_vendors_get_what_they_ask_for(name: str, tmp_path: Path) -> None:
 
 
 async def test_langfuse_counts_tokens_once(tmp_path: Path) -> None:
-    """Only model calls have tokens, which Langfuse adds up; discovery and compose have a kind that it knows."""
+    """Only model calls have tokens in Langfuse, which adds them up, and discovery and compose have a known kind."""
     arrived = Received()
     with receiver() as vendor:
         variables = {"LANGFUSE_HOST": vendor.url.removesuffix("/hooks"), "LANGFUSE_AUTH": "cGs6c2s="}
@@ -311,7 +311,7 @@ async def test_langfuse_counts_tokens_once(tmp_path: Path) -> None:
 
 
 async def test_phoenix_gets_kinds_inputs_and_outputs(destinations: list[Receiver], tmp_path: Path) -> None:
-    """What Phoenix does not know of our spans is added: the kind of discovery and compose, inputs and outputs."""
+    """Phoenix gets the kind of discovery and compose, inputs and outputs, which are added to our spans."""
     destination = destinations[0]
     with collector(example("phoenix"), tmp_path, PHOENIX_URL=destination.endpoint) as running:
         services = TwoServices(running.endpoint)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.stack]
 @pytest.mark.short
 @pytest.mark.parametrize(("protocol", "port"), [("http/protobuf", 4318), ("grpc", 4317)])
 def test_the_collector_takes_everything(stack: Stack, jaeger: Jaeger, doctor: Doctor, protocol: str, port: int) -> None:
-    """By both protocols; and the span that it sends is in Jaeger a moment later."""
+    """The Collector takes all signals by both protocols, and the doctor's span is in Jaeger."""
     report = doctor("--otlp", stack["otel-collector"].url(port=port), "--protocol", protocol)
     assert report.code == 0, report.text
     assert len(report.about("OTLP", "ok")) == 3
@@ -30,7 +30,7 @@ def test_the_collector_takes_everything(stack: Stack, jaeger: Jaeger, doctor: Do
 @pytest.mark.short
 @pytest.mark.parametrize(("protocol", "port"), [("http/protobuf", 4317), ("grpc", 4318)])
 def test_the_other_protocol_s_port_is_named(stack: Stack, doctor: Doctor, protocol: str, port: int) -> None:
-    """Who confuses the ports is told which protocol each speaks."""
+    """The doctor names the right protocol for a port of the other one."""
     report = doctor("--otlp", stack["otel-collector"].url(port=port), "--protocol", protocol)
     other = {"grpc": "http/protobuf", "http/protobuf": "grpc"}[protocol]
     assert report.code == 1
@@ -40,7 +40,7 @@ def test_the_other_protocol_s_port_is_named(stack: Stack, doctor: Doctor, protoc
 @pytest.mark.short
 @pytest.mark.parametrize(("protocol", "port"), [("http/protobuf", 4318), ("grpc", 4317)])
 def test_jaeger_takes_traces_only(stack: Stack, doctor: Doctor, protocol: str, port: int) -> None:
-    """Of Jaeger itself the doctor says that traces are taken, and how not to send it the rest."""
+    """Jaeger itself takes traces only, and the doctor says how not to send it the rest."""
     report = doctor("--otlp", stack["jaeger"].url(port=port), "--protocol", protocol)
     assert report.code == 1
     assert len(report.about("OTLP traces", "ok")) == 1, report.text
@@ -52,7 +52,7 @@ def test_jaeger_takes_traces_only(stack: Stack, doctor: Doctor, protocol: str, p
 def test_prometheus_is_as_dashboards_and_rules_need_it(
     stack: Stack, doctor: Doctor, broken: dict[str, Application]
 ) -> None:
-    """It has exemplars, the rules, the metrics of applications and an Alertmanager: nothing is wrong."""
+    """The doctor finds nothing wrong with the stack's Prometheus."""
     report = doctor("--prometheus", stack["prometheus"].url())
     assert report.code == 0, report.text
     assert report.about("Prometheus", "ok"), report.text
@@ -60,7 +60,7 @@ def test_prometheus_is_as_dashboards_and_rules_need_it(
 
 @pytest.mark.short
 def test_a_page_of_prometheus_is_no_collector(stack: Stack, doctor: Doctor) -> None:
-    """Who gives the address of another server is told so."""
+    """The doctor says that the address of another server is no OTLP receiver."""
     for service in ("prometheus", "alertmanager", "relay"):
         report = doctor("--otlp", stack[service].url(), "--signal", "traces")
         assert report.code == 1

@@ -32,7 +32,7 @@ ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
 }
 OF_THIS_MACHINE: Final = ("etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt")
-"""How this machine reaches others, which a container engine would see to."""
+"""Files by which this machine reaches others, which a container engine would provide."""
 
 
 class Image:
@@ -149,7 +149,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 
 def test_it_is_the_python_of_the_image(image: Image) -> None:
-    """What is tried here has the minor version of the Dockerfile's image."""
+    """The Python in the image has the minor version that the Dockerfile names."""
     [version] = re.findall(r"^FROM python:(\d+\.\d+)-", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert image.run("python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip() == version
 
@@ -162,7 +162,7 @@ def test_the_relay_has_no_git(image: Image) -> None:
 
 
 def test_the_commands_of_its_services_are_there(image: Image) -> None:
-    """The relay and the demo of docker-compose.yml start what is installed, as a user without rights."""
+    """The commands of the relay and the demo in docker-compose.yml are in the image, for a user without rights."""
     assert image.user != "root"
     for name in ("relay", "demo"):
         words = [word for word in SERVICES[name]["command"] if not word.startswith("--")]
@@ -172,11 +172,11 @@ def test_the_commands_of_its_services_are_there(image: Image) -> None:
 
 
 def test_the_demo_runs_in_it(image: Image) -> None:
-    """An agent talks to real MCP servers there, and its tree is printed."""
+    """The demo runs in the image, with real MCP servers, and prints a tree."""
     text = image.run(*image.entrypoint, "demo", "--no-color")
     assert "discover_tools catalogue" in text
 
 
 def test_runbooks_and_rules_are_in_it(image: Image) -> None:
-    """What the relay serves is installed with the package."""
+    """Runbooks that the relay serves are installed with the package."""
     assert "ToolHubSlow" in image.run(*image.entrypoint, "runbook", "ToolHubSlow")

@@ -66,7 +66,7 @@ def filled(prometheus: PrometheusServer, job: str) -> set[str]:
 
 @pytest.mark.usefixtures("shop", "demo")
 def test_a_job_is_a_service_and_its_histograms_are_native(prometheus: PrometheusServer) -> None:
-    """What the Collector sends has `job` and `instance`, and each histogram of Pellucid's is exponential only."""
+    """A job that the Collector sends has `instance` and `target_info`, and its histograms are native only."""
     until(lambda: set(HISTOGRAMS) - filled(prometheus, "shop|pellucid-demo") == set(), PATIENCE, "native histograms")
     [one] = prometheus.query(
         f'{DISCOVERIES}{{job="shop", pellucid_provider_id="docs", pellucid_discovery_cache="miss"}}'
@@ -79,7 +79,7 @@ def test_a_job_is_a_service_and_its_histograms_are_native(prometheus: Prometheus
 
 
 def test_a_scraped_job_has_native_histograms(prometheus: PrometheusServer, kiosk: Application) -> None:
-    """Of what is scraped as the file of targets says, no classic buckets are kept."""
+    """A scraped job has native histograms only."""
     names = until(lambda: filled(prometheus, "kiosk"), PATIENCE, "native histograms")
     assert DISCOVERIES in names
     assert prometheus.query('{job="kiosk", __name__=~".+_bucket"}') == []
@@ -88,7 +88,7 @@ def test_a_scraped_job_has_native_histograms(prometheus: PrometheusServer, kiosk
 @pytest.mark.usefixtures("shop", "kiosk")
 @pytest.mark.parametrize("job", ["shop", "kiosk"])
 def test_exemplars_lead_to_traces(prometheus: PrometheusServer, jaeger: Jaeger, job: str) -> None:
-    """Exemplars of a hub's latency have the ids of traces that Jaeger has, with the span that was measured."""
+    """Exemplars of a hub's latency lead to traces in Jaeger, with the span that was measured."""
     found = until(lambda: prometheus.exemplars(f'{DISCOVERIES}{{job="{job}"}}'), PATIENCE, "exemplars")
     labels = found[-1]["labels"]
     spans = until(lambda: jaeger.spans(labels["trace_id"]), 60, "a trace")
@@ -108,7 +108,7 @@ def test_the_stack_watches_itself(prometheus: PrometheusServer) -> None:
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("name", RECORDED)
 def test_each_recorded_series_has_data(prometheus: PrometheusServer, name: str) -> None:
-    """A recording rule records something of what applications send."""
+    """Each recording rule records something of what applications send."""
     until(lambda: prometheus.query(name), PATIENCE, name)
 
 
@@ -154,7 +154,7 @@ def unfilled(prometheus: PrometheusServer, asked: Asked) -> Sequence[str]:
 @pytest.mark.usefixtures("broken", "shop", "kiosk", "sampled", "crowded")
 @pytest.mark.parametrize("uid", dashboards())
 def test_every_query_of_a_dashboard_has_data(prometheus: PrometheusServer, uid: str) -> None:
-    """Each query of panels and variables, by each of its selectors, from what is sent and what is scraped."""
+    """Each query of a dashboard has data, by each of its selectors, from what is sent and what is scraped."""
     board = dashboards()[uid]
     left = [*(asked for found in panel_queries(board).values() for asked in found), *variable_queries(board)]
 

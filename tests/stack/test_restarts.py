@@ -79,7 +79,7 @@ class Runs:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 async def test_jaeger(restarted: Stack, kill: bool) -> None:
-    """Traces are kept, and those that are sent while it is down come when it is up again."""
+    """Jaeger keeps its traces, and gets those that are sent while it is down when it is up again."""
     jaeger = Jaeger(restarted["jaeger"].url())
     async with sending(restarted) as before:
         await before.some()
@@ -92,7 +92,7 @@ async def test_jaeger(restarted: Stack, kill: bool) -> None:
 
 
 async def test_the_collector(restarted: Stack) -> None:
-    """What applications send while it is down arrives when it is up again within their export timeout."""
+    """Telemetry that is sent while the Collector is down arrives when it is up again within the export timeout."""
     jaeger = Jaeger(restarted["jaeger"].url())
     async with sending(restarted) as runs:
         with restarted["otel-collector"].down():
@@ -113,7 +113,7 @@ def messages(stack: Stack, status: str, name: str = "ToolHubSilent") -> int:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_prometheus(restarted: Stack, hubs: Application, kill: bool) -> None:
-    """Metrics are kept, those of the meantime come late, and an alert that fires goes on."""
+    """Prometheus keeps its metrics, gets those of the meantime late, and an alert that fires goes on."""
     prometheus = prometheus_of(restarted)
 
     def fires() -> bool:  # not the series ALERTS, which shows for five minutes what was before
@@ -139,7 +139,7 @@ def test_prometheus(restarted: Stack, hubs: Application, kill: bool) -> None:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_alertmanager(restarted: Stack, hubs: Application, kill: bool) -> None:
-    """Silences are kept once they are written, what fires is there again, and nobody is told a second time."""
+    """Alertmanager keeps silences once they are written and alerts that fire, and tells nobody a second time."""
     alertmanager = restarted["alertmanager"]
     until(lambda: hanging(restarted) and messages(restarted, "firing"), PATIENCE, "a page")
     silence = f"comment-{uuid4().hex}"
@@ -178,7 +178,7 @@ def contains(file: Path, text: str) -> bool:
 
 
 def test_the_relay(restarted: Stack, hubs: Application) -> None:
-    """Without it Prometheus reaches Alertmanager all the same; with it again, alerts have their traces again."""
+    """Prometheus reaches Alertmanager without the relay; with it again, alerts have their traces again."""
 
     def linked() -> list[dict[str, Any]]:
         return [alert for alert in hanging(restarted) if "trace_url" in alert["annotations"]]

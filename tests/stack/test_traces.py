@@ -199,7 +199,7 @@ async def test_a_burst_that_exceeds_a_message_is_whole(stack: Stack, jaeger: Jae
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("alert", SEARCHES)
 def test_the_searches_of_the_runbooks_find_traces(jaeger: Jaeger, alert: str) -> None:
-    """What a runbook suggests to search for finds traces with such spans."""
+    """Each search that a runbook suggests finds traces with the span that it names."""
     search = dict(SEARCHES[alert])
     if "tags" in search:
         search["tags"] = json.dumps(search["tags"])
@@ -234,7 +234,7 @@ def test_the_search_of_a_message_finds_traces(stack: Stack, jaeger: Jaeger, tmp_
 
 @pytest.mark.short
 async def test_a_run_is_found_by_its_ids(stack: Stack, jaeger: Jaeger) -> None:
-    """A search for the run's id, or the conversation's, as both are in logs and results, finds its trace only."""
+    """A search for the id of a run or a conversation finds its trace only."""
     telemetry = configure("found", otlp=Otlp(endpoint=stack["otel-collector"].url(port=4318)), set_global=False)
     run = await scene.agent(telemetry=telemetry).run("go", identity=scene.WHO)
     telemetry.shutdown(30)
@@ -245,7 +245,7 @@ async def test_a_run_is_found_by_its_ids(stack: Stack, jaeger: Jaeger) -> None:
 
 @pytest.mark.short
 def test_pages_lead_to_runs(stack: Stack, jaeger: Jaeger) -> None:
-    """Jaeger gives its pages the links to the viewer."""
+    """Jaeger's pages have the links to the viewer."""
     with urlopen(f"{jaeger.url}/", timeout=30) as answer:
         page = answer.read().decode()
     config = re.search(r"JAEGER_CONFIG = (\{.*\});", page)

@@ -65,7 +65,7 @@ FEW: Final = 20
 
 @dataclass
 class World:
-    """What is so for all. Attributes: broken: things go wrong; changed: replaced whenever that changes."""
+    """State of all applications. Attributes: broken: things go wrong; changed: replaced whenever that changes."""
 
     broken: bool = False
     changed: anyio.Event = field(default_factory=anyio.Event)
@@ -165,7 +165,7 @@ def agent(name: str, **options: Any) -> Agent:
 
 
 async def run_again(world: World, agent: Agent, **options: Any) -> None:
-    """Be asked by one user after the other; what fails has failed."""
+    """Run an agent for one user after the other; failures are ignored."""
     while True:
         with suppress(PellucidError):  # telemetry has it
             await agent.run("go", **options)
@@ -245,7 +245,7 @@ class NoCatalogue(Exception):
 
 
 async def run_judged(world: World) -> None:
-    """Be good, and worse while things are broken; then, a scorer fails, too."""
+    """Run an agent with good scores, and worse ones while things are broken; then a scorer fails, too."""
 
     def sick(output: str) -> bool:
         if world.broken:

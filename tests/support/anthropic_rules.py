@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API refuses with 400, as its public description and its error messages have it."""
+"""Requests that Anthropic's Messages API refuses with 400, by its public description and its error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN_BLOCKS = frozenset(
         "tool_use",
     }
 )
-"""What an answer may hold, beside results of the vendor's tools."""
+"""Types of blocks that an answer may hold, beside results of the vendor's tools."""
 
 
 def strict(reply: Reply) -> Callable[[Received], Answer]:

@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API sends, as its public description has it."""
+"""Answers of Anthropic's Messages API, by its public description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of approvals have in common."""
+"""Tools and helpers for tests of approvals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 ran: list[Any] = []
-"""What the tools have done; each module empties it before a test."""
+"""Records of what the tools have done; each module empties the list before a test."""
 
 
 @tool(needs_approval=True)

@@ -68,7 +68,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SpanFacts:
-    """What the conventions say of one type of span.
+    """Facts of the conventions about one type of span.
 
     Attributes:
         required: Always there.
@@ -168,7 +168,7 @@ SPANS: Final[Mapping[str, SpanFacts]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class EventFacts:
-    """What the conventions say of one event. Attributes: required: Always there. allowed: Further ones of theirs."""
+    """Facts of the conventions about one event. Attributes: required: Always there. allowed: Further ones of theirs."""
 
     required: frozenset[str]
     allowed: frozenset[str]
@@ -185,7 +185,7 @@ EVENTS: Final[Mapping[str, EventFacts]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MetricFacts:
-    """What the conventions say of one histogram."""
+    """Facts of the conventions about one histogram."""
 
     unit: str
     bounds: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What tests of discovery share: how they ask, hubs that do as they are told, and what was measured of them."""
+"""Helpers for tests of discovery: agents that ask, hubs that answer as a test says, and readers of measurements."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Answering:
 
 
 class AnsweringHub:
-    """The same as a hub behind a `DiscoveryProvider`, so that every fault is tried with a cache, too."""
+    """Hub whose answers come from a function, behind a `DiscoveryProvider`, to try each fault with a cache, too."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         self._answer = answer

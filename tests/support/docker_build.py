@@ -1,4 +1,4 @@
-"""What a container engine sends to a build."""
+"""Files that a container engine sends to a build."""
 
 from __future__ import annotations
 

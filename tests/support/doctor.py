@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """What it says. Attributes: code: the exit code; text: all of its output."""
+    """Report of the doctor. Attributes: code: the exit code; text: all of its output."""
 
     code: int
     text: str

@@ -38,7 +38,7 @@ FIRST = ("safe", "once", "job", "owed", "pay", "ask")
 
 @dataclass
 class Journey:
-    """What happens outside of the store, in a file that survives the process.
+    """Events outside of the store, in a file that survives the process.
 
     Attributes:
         kill_at: Number of the point at which the process kills itself; 0 for never.

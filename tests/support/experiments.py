@@ -1,4 +1,4 @@
-"""What tests of experiments have in common: a shop with recorded runs, and candidates for its agent."""
+"""Helpers for tests of experiments: a shop with recorded runs, and candidates for its agent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def asks_wrongly(request: ModelRequest) -> ModelResponse:
 
 
 def correct(output: Any, expected: Any) -> bool:
-    """Whether the answer has what is expected."""
+    """Return whether the output contains what is expected."""
     return str(expected) in str(output)
 
 

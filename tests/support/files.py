@@ -1,4 +1,4 @@
-"""What tests of the file exporter have in common."""
+"""Helpers for tests of the file exporter."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _TOO_LONG: Final = "context_length_exceeded"
 
 @dataclass
 class Fitted:
-    """What became of conversations.
+    """Outcome of played conversations.
 
     Attributes:
         requests: Number of requests of their agents.

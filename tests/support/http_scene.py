@@ -66,7 +66,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """True if the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:

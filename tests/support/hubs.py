@@ -1,4 +1,4 @@
-"""What tests of hubs share: tools that do nothing, and a hub that waits."""
+"""Helpers for tests of hubs: tools that do nothing, and a hub that waits."""
 
 from __future__ import annotations
 

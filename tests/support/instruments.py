@@ -1,4 +1,4 @@
-"""What an application may name its instruments and attributes."""
+"""Names that an application may give its instruments and attributes."""
 
 from __future__ import annotations
 

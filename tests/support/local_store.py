@@ -1,4 +1,4 @@
-"""What tests of the local store have in common."""
+"""Helpers for tests of the local store."""
 
 from __future__ import annotations
 

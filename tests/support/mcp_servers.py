@@ -38,7 +38,7 @@ OBJECT = {"type": "object", "properties": {}}
 
 
 class Desk:
-    """What happens inside a server's slow calls, as seen from the test."""
+    """Events in a server's slow calls, for the test to see and set."""
 
     def __init__(self) -> None:
         self.started = anyio.Event()

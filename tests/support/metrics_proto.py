@@ -16,7 +16,7 @@ PROTOBUF: Final = (
     "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,"
     "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 )
-"""What a server with native histograms asks for."""
+"""Accept header of a server with native histograms."""
 
 COUNTER, GAUGE, SUMMARY, UNTYPED, HISTOGRAM, GAUGE_HISTOGRAM = range(6)
 

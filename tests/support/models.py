@@ -1,4 +1,4 @@
-"""What tests of model adapters have in common."""
+"""Helpers for tests of model adapters."""
 
 from __future__ import annotations
 

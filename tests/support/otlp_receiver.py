@@ -148,7 +148,7 @@ class Receiver(Received):
 
 @dataclass(frozen=True)
 class Tls:
-    """What a collector shows and asks for, in PEM. Attributes: client_ca: of clients, which then need a certificate."""
+    """Certificates of a collector, in PEM. Attributes: client_ca: authority of clients that need a certificate."""
 
     certificate: bytes
     key: bytes

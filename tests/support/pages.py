@@ -15,7 +15,7 @@ API: Final = ROOT / "docs" / "api"
 PAGES: Final = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent != API)]
 END: Final = "<!-- end -->"
 MARKED: Final = re.compile(rf"<!-- (?P<directive>::: (?P<name>[\w.]+).*?) -->\n.*?{END}", re.DOTALL)
-"""What is written from the docstring of one name."""
+"""Pattern of a text that is written from the docstring of one name."""
 BLOCK: Final = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

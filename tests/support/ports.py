@@ -29,6 +29,6 @@ def free_ports(count: int) -> range:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
+    """Return whether nobody listens on a port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0

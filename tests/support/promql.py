@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for: its selectors, and the labels that it groups by."""
+"""Parts of a PromQL expression: its selectors, and the labels that it groups by."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WORDS: Final = _GROUPINGS | {"and", "bool", "inf", "nan", "offset", "or", "unle
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Attributes: name: of the metric, or empty. matchers: as they are written; labels: that they are about."""
+    """Selector of series. Attributes: name: metric, or empty; matchers: conditions on labels, as they are written."""
 
     name: str
     matchers: tuple[str, ...] = ()
 
     @property
     def labels(self) -> set[str]:
-        """Labels that it is about."""
+        """Labels of its matchers."""
         return {found[0] for each in self.matchers if (found := _NAME.match(each))}
 
     def __str__(self) -> str:

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 HERE = 'job="shop",instance="a:9464"'
 """Labels of all series of one process."""
 RUBE = f'{HERE},pellucid_provider_id="rube"'
-"""Of the hub that trials are about."""
+"""Labels of the hub that trials are about."""
 HUB = {"job": "shop", "pellucid_provider_id": "rube"}
 """Labels of an alert about it."""
 WAITS = "pellucid_tool_discovery_duration_seconds"
-"""How long runs waited for discovery."""
+"""Metric of the time that runs wait for discovery."""
 DURATION = "pellucid_hub_listing_duration_seconds"
-"""How long hubs took."""
+"""Metric of the time that hubs take."""
 ANSWERED = f'{RUBE},pellucid_provider_kind="hub",pellucid_outcome="completed"'
 """Labels of requests that it answered."""
 STALE: Final = math.nan
-"""What Prometheus notes of each series of a target when a scrape fails: it has ended."""
+"""Value that Prometheus writes for each series of a target when a scrape fails: the series has ended."""
 
 
 def level(*phases: tuple[float, int]) -> list[float]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DIRECTIVE: Final = re.compile(r"^::: (?P<module>[\w.]+)\.(?P<name>\w+)$", re.MULTILINE)
 TOOL: Final = "pellucid.tools.tool.tool"
-"""How the pages write `pellucid.tool`, which mkdocstrings takes for the module of that name."""
+"""Path by which the pages name `pellucid.tool`; mkdocstrings takes that name for the module."""
 
 
 def public_objects() -> dict[str, Any]:

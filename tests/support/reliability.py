@@ -1,4 +1,4 @@
-"""What tests of reliability rules share: failures, rules that go by no real time, and what was told of them."""
+"""Helpers for tests of reliability rules: failures, rules without real time, and readers of events and metrics."""
 
 from __future__ import annotations
 

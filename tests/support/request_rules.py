@@ -1,4 +1,4 @@
-"""What vendors refuse in the conversation of a request: the rules of three of them, on what their adapters send."""
+"""Conversations that vendors refuse: the rules of three of them, applied to the requests that their adapters send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of runs have in common."""
+"""Helpers for tests of runs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What has come through a tail sampler."""
+    """Telemetry that passed a tail sampler."""
 
     telemetry: Telemetry
     receiver: Receiver
@@ -45,12 +45,12 @@ class Sampled:
 
     @property
     def sampled_out(self) -> float:
-        """How many spans were counted as sampled out."""
+        """Number of spans that were counted as sampled out."""
         return sum(self._counts("pellucid_telemetry_sampled_out").values())
 
     @property
     def decisions(self) -> dict[tuple[str, bool], int]:
-        """How many runs were decided, by reason and whether it was early."""
+        """Number of runs that were decided, by reason and whether the decision was early."""
         return {
             (dict(labels)["pellucid_sampling_reason"], dict(labels)["pellucid_sampling_early"] == "true"): int(value)
             for (_, labels), value in self._counts("pellucid_telemetry_sampling_decisions").items()

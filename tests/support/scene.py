@@ -122,7 +122,7 @@ async def add(a: int, b: int) -> int:
 
 
 class Sum(TypedDict):
-    """What the agent answers."""
+    """Answer of the agent."""
 
     sum: int
 

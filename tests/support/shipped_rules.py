@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOP: Final = Path(__file__).parents[1] / "frameworks" / "loop.py"
 SCALE: Final = 0.02
 THRESHOLDS: Final = Thresholds(hanging_after=1.0, slow_min_round_trips=5.0)
-"""What is shipped, but for what cannot be reached within seconds."""
+"""Shipped thresholds, except those that cannot be reached within seconds."""
 HUB: Final = f'{label(semconv.PROVIDER_ID)}="catalogue"'
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a store is. Attributes: server: of PostgreSQL; None for SQLite."""
+    """Location of a store. Attributes: server: of PostgreSQL; None for SQLite."""
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Location:
 
     @property
     def arguments(self) -> tuple[str, str]:
-        """What a script makes the store of: `open_store(sys.argv[1], **json.loads(sys.argv[2]))`."""
+        """Arguments from which a script makes the store: `open_store(sys.argv[1], **json.loads(sys.argv[2]))`."""
         return self.url, json.dumps(self.options)
 
 

@@ -1,4 +1,4 @@
-"""What tests of tool calls share: tools, and a model that calls them."""
+"""Helpers for tests of tool calls: tools, and a model that calls them."""
 
 from __future__ import annotations
 

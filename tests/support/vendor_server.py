@@ -15,11 +15,11 @@ PATIENCE: Final = 20.0
 
 
 class Hang:
-    """In a body: send nothing more until the client has gone or the server is released."""
+    """Part of a body: send nothing more until the client has gone or the server is released."""
 
 
 class Cut:
-    """In a body: close the connection here, without the end that HTTP asks for."""
+    """Part of a body: close the connection here, without the end that HTTP asks for."""
 
 
 Chunk: TypeAlias = bytes | Hang | Cut
@@ -27,7 +27,7 @@ Chunk: TypeAlias = bytes | Hang | Cut
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the server sends. Attributes: body: pieces, each of which is one chunk on the wire."""
+    """Answer of the server. Attributes: body: pieces, each of which is one chunk on the wire."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """What the server was asked. Attributes: body: as it came; headers: names in lower case."""
+    """Request to the server. Attributes: body: as it came; headers: names in lower case."""
 
     method: str
     path: str

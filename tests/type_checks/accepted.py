@@ -31,7 +31,7 @@ from pellucid_replay import Tape, replay_sync
 
 
 class Shop:
-    """What the tools of a shop need."""
+    """Dependencies of the tools of a shop."""
 
     prices: dict[str, float]
 

@@ -53,7 +53,7 @@ from pellucid_exporters.testing import Captured
 
 @dataclass
 class Deps:
-    """What tools need."""
+    """Dependencies of tools."""
 
     orders: dict[str, float]
 

@@ -20,11 +20,11 @@ from pellucid.testing import FakeHub, ScriptedModel
 
 
 class Shop:
-    """What some tools need."""
+    """Dependencies of some tools."""
 
 
 class Library:
-    """What other tools need."""
+    """Dependencies of other tools."""
 
 
 @tool

@@ -47,7 +47,7 @@ RULES = {
 }
 
 SENT = {"version": "3.8.0", "activeTargets": [], "result": [{"metric": {"job": "shop"}, "value": [0, "1"]}]}
-"""What a Prometheus without targets says that has the series of one job, whatever it is asked."""
+"""Answer of a Prometheus to any question: no targets, and series of one job."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def url(telemetry: Telemetry) -> str:
 
 
 def test_an_application_that_has_run_an_agent_is_fine(doctor: Doctor) -> None:
-    """Families, exemplars, OpenMetrics and protobuf are there."""
+    """The doctor finds nothing wrong with an application that has run an agent."""
     with application() as telemetry:
         report = doctor("--metrics", url(telemetry))
     assert report.code == 0, report.text
@@ -80,7 +80,7 @@ def test_an_application_that_has_run_an_agent_is_fine(doctor: Doctor) -> None:
 
 @pytest.mark.parametrize("place", ["{url}/", "/metrics/"])
 def test_a_redirect_within_the_server_is_followed(doctor: Doctor, place: str) -> None:
-    """As Prometheus does: an application mounted at `/metrics` redirects to `/metrics/`."""
+    """The doctor follows a redirect within the server, as Prometheus does."""
     with application() as telemetry, vendor_server() as server:
         page = httpx.get(url(telemetry), headers={"Accept": "application/openmetrics-text;version=1.0.0"})
         moved = Answer(status=307, headers={"Location": place.format(url=f"{server.url}/metrics")})
@@ -91,7 +91,7 @@ def test_a_redirect_within_the_server_is_followed(doctor: Doctor, place: str) ->
 
 
 def test_redirects_without_an_end_are_named(doctor: Doctor) -> None:
-    """They are followed a few times."""
+    """Redirects without an end are named after a few of them."""
     with vendor_server() as server:
         server.always(lambda asked: Answer(status=307, headers={"Location": "/metrics"}))
         report = doctor("--metrics", f"{server.url}/metrics")
@@ -99,14 +99,14 @@ def test_redirects_without_an_end_are_named(doctor: Doctor) -> None:
 
 
 def test_an_application_without_runs_is_named(doctor: Doctor) -> None:
-    """None of the families is there."""
+    """An application without runs is named, as it has none of Pellucid's families."""
     with application(runs=0) as telemetry:
         report = doctor("--metrics", url(telemetry))
     assert "none of Pellucid's families" in report.about("/metrics", "wrong")[0]
 
 
 def test_missing_exemplars_are_named(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sampler that records no spans leaves runs, but none of them can be found from its metrics."""
+    """Missing exemplars are named, if a sampler records no spans."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     with application() as telemetry:
         report = doctor("--metrics", url(telemetry))
@@ -114,7 +114,7 @@ def test_missing_exemplars_are_named(doctor: Doctor, monkeypatch: pytest.MonkeyP
 
 
 def test_a_token_is_asked_for_and_used(doctor: Doctor, tmp_path: Path) -> None:
-    """Without it the option is named; it is never printed."""
+    """A token is used and never printed; without it the option is named."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with application(options=Prometheus(port=0, bearer_token=TOKEN)) as telemetry:
@@ -127,7 +127,7 @@ def test_a_token_is_asked_for_and_used(doctor: Doctor, tmp_path: Path) -> None:
 
 
 def test_https_is_asked_with_its_authority(doctor: Doctor, tmp_path: Path) -> None:
-    """Without `--ca` the option is named."""
+    """HTTPS is asked with the authority of `--ca`; without it the option is named."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     ca, chain = tmp_path / "ca.pem", tmp_path / "chain.pem"
@@ -154,7 +154,7 @@ def test_https_is_asked_with_its_authority(doctor: Doctor, tmp_path: Path) -> No
     ],
 )
 def test_what_is_not_pellucids_is_named(doctor: Doctor, answer: Answer, words: str) -> None:
-    """Other servers answer too."""
+    """Servers that are not Pellucid's are named."""
     with vendor_server() as server:
         server.always(lambda asked: answer)
         report = doctor("--metrics", f"{server.url}/metrics")
@@ -183,7 +183,7 @@ def dripping_server() -> Iterator[str]:
 
 
 def test_an_answer_without_an_end_ends_the_check(doctor: Doctor) -> None:
-    """It is given up, and named, however the server keeps it alive."""
+    """An answer without an end is given up at the timeout and named, though the server keeps it alive."""
     with dripping_server() as address:
         report = doctor("--metrics", address, timeout=1.0)
     assert "came to no end" in report.about("metrics", "wrong")[0]
@@ -209,7 +209,7 @@ def observed(tmp_path: Path, telemetry: Telemetry, **more: Any) -> Iterator[Prom
 
 @pytest.mark.prometheus
 def test_a_prometheus_that_has_everything_is_fine(doctor: Doctor, tmp_path: Path) -> None:
-    """Its target is up, it has series, exemplars, native histograms and rules; what fires is mentioned."""
+    """The doctor finds nothing wrong with a Prometheus that has all, and mentions the alerts that fire."""
     with application() as telemetry, observed(tmp_path, telemetry) as server:
         report = doctor("--metrics", url(telemetry), "--prometheus", server.url)
     assert report.code == 0, report.text
@@ -229,7 +229,7 @@ def test_a_prometheus_that_has_everything_is_fine(doctor: Doctor, tmp_path: Path
 
 @pytest.mark.prometheus
 def test_what_a_prometheus_lacks_is_named(doctor: Doctor, tmp_path: Path) -> None:
-    """Exemplar storage and rules; classic buckets suffice."""
+    """A Prometheus without exemplar storage or rules is named; classic buckets suffice."""
     with (
         application() as telemetry,
         observed(tmp_path, telemetry, features=[], rule_files=[]) as server,
@@ -244,7 +244,7 @@ def test_what_a_prometheus_lacks_is_named(doctor: Doctor, tmp_path: Path) -> Non
 
 @pytest.mark.prometheus
 def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Path) -> None:
-    """With what Prometheus says of it; without series that is named too."""
+    """A target that is down or missing is named with Prometheus' own error, and so are missing series."""
     with application() as telemetry:
         gone = url(telemetry)
     config = {"scrape_configs": [scrape_config(gone)]}
@@ -259,7 +259,7 @@ def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Pat
 
 @pytest.mark.prometheus
 def test_a_target_goes_by_any_name_of_this_machine(doctor: Doctor) -> None:
-    """A Prometheus in a container has another name for it, and is asked about the same port."""
+    """A target is found by its port when Prometheus has another name for the machine."""
     with application() as telemetry:
         target = url(telemetry)
         with prometheus_server({"scrape_configs": [scrape_config(target)]}) as server:
@@ -270,7 +270,7 @@ def test_a_target_goes_by_any_name_of_this_machine(doctor: Doctor) -> None:
 
 @pytest.mark.prometheus
 def test_targets_are_found_by_any_name_of_their_job(doctor: Doctor, tmp_path: Path) -> None:
-    """A job that has Pellucid's series is asked for without `--metrics`, and still when it has gone since."""
+    """The targets of a job with Pellucid's series are asked for without `--metrics`, also after the job has gone."""
     with application() as telemetry:
         job = {**scrape_config(url(telemetry)), "job_name": "shop"}
         with observed(tmp_path, telemetry, scrape_configs=[job]) as server:
@@ -284,7 +284,7 @@ def test_targets_are_found_by_any_name_of_their_job(doctor: Doctor, tmp_path: Pa
 
 
 def test_metrics_that_are_sent_need_no_target(doctor: Doctor) -> None:
-    """Series of a job that is no target may have come by OTLP: that is noted, and not wrong."""
+    """A job with series and no target is noted, and not wrong: its metrics may have come by OTLP."""
     with vendor_server() as server:
         server.always(lambda asked: answer_json({"status": "success", "data": SENT}))
         report = doctor("--prometheus", server.url)
@@ -293,7 +293,7 @@ def test_metrics_that_are_sent_need_no_target(doctor: Doctor) -> None:
 
 
 def test_what_is_no_prometheus_is_named(doctor: Doctor) -> None:
-    """Another server that answers JSON, or that wants credentials."""
+    """A server that is no Prometheus, or that wants credentials, is named."""
     with vendor_server() as server:
         server.always(lambda asked: answer_json({"status": "success", "data": []}))
         report = doctor("--prometheus", server.url)

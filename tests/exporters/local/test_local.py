@@ -1,4 +1,4 @@
-"""What is in the local store, and how it is read: runs, spans, texts, events, hubs, and what is in flight."""
+"""Contents of the local store, and how they are read: runs, spans, texts, events, hubs, and boundaries in flight."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def fail() -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to write."""
+    """Return the path of a store."""
     return tmp_path / "telemetry" / "store.db"
 
 
@@ -83,7 +83,7 @@ def store_command(*arguments: str) -> int:
 
 @pytest.mark.anyio
 async def test_a_run_is_in_the_store(path: Path) -> None:
-    """A run, its spans as they ended, and its large texts, in a file that only its owner may read."""
+    """A run is in the store with its spans and large texts, in a file that only its owner may read."""
     with storing(path) as telemetry:
         await run(telemetry)
         reader = StoreReader(path)
@@ -106,7 +106,7 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
 
 
 def test_git_ignores_the_default_folder(tmp_path: Path) -> None:
-    """Whoever made it, but no folder of another name; a `.gitignore` that is there or was removed stays so."""
+    """Git ignores the default folder and no other; a `.gitignore` that exists or was removed stays so."""
     for folder in ("there", "other", "own"):
         (tmp_path / folder / ".pellucid").mkdir(parents=True)
     (tmp_path / "own" / ".pellucid" / ".gitignore").write_text("telemetry.db*\n")
@@ -141,7 +141,7 @@ def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
 
 
 def test_spans_of_another_process_belong_to_the_run_of_their_parent(path: Path) -> None:
-    """A trace may have several runs, as that of a durable run; the parent tells which one."""
+    """Spans of another process belong to the run of their parent, as a trace may have several runs."""
     with storing(path) as here, storing(path, service_name="stock") as there:
         tracer = here.tracer_provider.get_tracer("pellucid")
         with tracer.start_as_current_span("first", attributes={semconv.RUN_ID: "first", semconv.PHASE: "run"}):
@@ -223,7 +223,7 @@ async def test_searches(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_whole_catalogues_are_in_the_store(path: Path) -> None:
-    """By the digest on the discovery, with the options of the tools, which are the latest; too large ones are not."""
+    """A catalogue is stored by the digest of its discovery, with the latest options, unless it is too large."""
     huge = [Tool(name=f"huge_{number}", run=look.run, description="word " * 12_000) for number in range(150)]
     with storing(path) as telemetry:
         for tools in ([look], [replace(look, serial=True)], huge):
@@ -247,7 +247,7 @@ async def test_whole_catalogues_are_in_the_store(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_replay_counts_for_no_hub(path: Path) -> None:
-    """The run says what it replays; its discoveries are in no minute of a hub."""
+    """A run that is a replay says so, and its discoveries count for no hub."""
     with storing(path) as telemetry:
         tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         for run_id, replayed in (("a" * 32, {}), ("b" * 32, {semconv.REPLAY_OF: "a" * 32})):
@@ -267,7 +267,7 @@ async def test_a_replay_counts_for_no_hub(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_large_texts_are_stored_once(path: Path) -> None:
-    """What many spans have in common, such as a catalogue or a result, takes room once."""
+    """A large text that many spans have in common, such as a catalogue or a result, is stored once."""
     with storing(path) as telemetry:
         await run(telemetry, times=5)
     with sqlite3.connect(path) as connection:
@@ -299,7 +299,7 @@ async def test_nested_runs_and_spans_of_others(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_what_hangs_is_visible(path: Path) -> None:
-    """A boundary that has begun is in flight, its run is running, and its hub has been asked since then."""
+    """A boundary that hangs is in flight, its run is running, and its hub has been asked since then."""
     asked, go_on = threading.Event(), anyio.Event()
 
     class Slow:
@@ -370,7 +370,7 @@ async def test_minutes_of_hubs_agree_with_the_metrics(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_events_that_say_more_than_spans(path: Path) -> None:
-    """Failures and changes are stored; the start and the end of a boundary are on its span."""
+    """Failures are stored as events; the start and the end of a boundary are only on its span."""
     with storing(path) as telemetry:
         await run(telemetry)
         reader = StoreReader(path)
@@ -383,7 +383,7 @@ async def test_events_that_say_more_than_spans(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_the_store_has_no_more_than_the_mode_allows(path: Path) -> None:
-    """Without content in the spans there is none in the store."""
+    """The store has no content if the capture mode records none."""
     with storing(path, capture=CapturePolicy("metadata")) as telemetry:
         await run(telemetry)
     content = await anyio.Path(path).read_bytes()
@@ -396,7 +396,7 @@ async def test_the_store_has_no_more_than_the_mode_allows(path: Path) -> None:
 
 
 def test_the_store_grows_no_older_than_allowed(path: Path) -> None:
-    """Runs, texts and minutes beyond the age go; so do the oldest beyond the size, and their space is given back."""
+    """Runs, texts and minutes beyond the maximal age or size are deleted, and their space is given back."""
     with storing(Local(path, max_age=3600)) as telemetry:
         tracer = telemetry.tracer_provider.get_tracer("test")
         for number in range(50):
@@ -479,7 +479,7 @@ async def open_durable(path: Path) -> None:
 
 
 def test_each_kind_of_store_is_told_from_the_other(path: Path) -> None:
-    """One opened as the other is named for what it is, with what reads it, and left as it was."""
+    """A store that is opened as the other kind is named, with the command that reads it, and not changed."""
     with storing(path):
         pass
     with pytest.raises(
@@ -496,7 +496,7 @@ def test_each_kind_of_store_is_told_from_the_other(path: Path) -> None:
 
 
 def test_a_store_of_an_older_version_is_migrated(path: Path) -> None:
-    """With what it holds, by its reader if there is no writer; readers that come at once wait for one of them."""
+    """A store of an older version is migrated with its rows by the first of several readers, while the others wait."""
     path.parent.mkdir()
     digest = "00112233445566778899aabbccddeeff"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -521,6 +521,6 @@ def test_a_store_of_an_older_version_is_migrated(path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"path": ""}, {"path": ":memory:"}, {"max_age": 0}, {"max_bytes": 10}])
 def test_options_that_cannot_work(wrong: dict[str, Any]) -> None:
-    """Bad options are refused with their names."""
+    """A wrong option raises ConfigError that names it."""
     with pytest.raises(ConfigError, match=r"Local\("):
         Local(**wrong)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such process
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to write."""
+    """Return the path of a store."""
     return tmp_path / "store.db"
 
 
@@ -46,7 +46,7 @@ def opened(path: Path) -> StoreReader | None:
 
 
 def test_four_processes_write(path: Path) -> None:
-    """Nothing is lost, dropped or an error, while a reader reads and the store is compacted again and again."""
+    """Four processes write without a loss or an error, while a reader reads and the store is compacted."""
     script = """
         import sys
         from pellucid_exporters import configure
@@ -86,7 +86,7 @@ def test_four_processes_write(path: Path) -> None:
 
 
 def test_a_killed_process(path: Path) -> None:
-    """Its run and what was in flight are interrupted; so they are after an orderly end without one of their own."""
+    """A killed process leaves its run and open spans interrupted; so does an orderly end while a span is open."""
     script = """
         import sys
         from pellucid import Agent
@@ -131,7 +131,7 @@ def test_a_killed_process(path: Path) -> None:
 
 
 def test_a_pass_that_another_process_continues(path: Path) -> None:
-    """The spans that a killed worker left open are those that the next one ends: each is there once."""
+    """Spans that a killed worker left open are ended by the process that continues the pass: each is there once."""
     script = """
         import sys
         import anyio
@@ -178,7 +178,7 @@ def test_a_pass_that_another_process_continues(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_forks(path: Path) -> None:
-    """Children write as processes of their own, while their parent writes; nothing is lost or written twice."""
+    """Forked children write as processes of their own, beside their parent; nothing is lost or written twice."""
     script = """
         import os
         import sys
@@ -206,7 +206,7 @@ def test_forks(path: Path) -> None:
 
 
 def test_a_file_that_cannot_grow(path: Path) -> None:
-    """On a full disk spans wait; with room again, all of them and their texts get in, and the store is whole."""
+    """Spans wait while the file cannot grow; with room again all are written, and the store is intact."""
     script = """
         import resource
         import sys
@@ -239,7 +239,7 @@ def test_a_file_that_cannot_grow(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_nobody_waits_for_another_process(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """While another process has the store locked, runs complete, and their spans follow; it is logged once."""
+    """Runs complete while another process has the store locked; their spans follow, and the log says so once."""
     with anyio.fail_after(60), storing(path) as telemetry:
         agent = Agent("a", model=ScriptedModel("x"), telemetry=telemetry)
         blocker = sqlite3.connect(path, isolation_level=None)
@@ -281,7 +281,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def test_a_folder_that_may_not_be_written_to(open_folder: Path) -> None:
-    """It is refused when it is configured; one that becomes read-only later is counted, and no run notices."""
+    """A folder without write permission is refused when configured; one that becomes read-only delays spans of runs."""
     script = """
         import os
         import sys

@@ -1,4 +1,4 @@
-"""What the row of a run has: question, answer, caller, failures within, and usage so far."""
+"""Rows of runs: question, answer, caller, failures within, and usage so far."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def fail() -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to write."""
+    """Return the path of a store."""
     return tmp_path / "telemetry" / "store.db"
 
 
@@ -52,7 +52,7 @@ async def ask(telemetry: Telemetry) -> None:
 
 @pytest.mark.anyio
 async def test_a_row_has_what_was_asked_and_answered(path: Path) -> None:
-    """With who asked, the version, the conversation and the number of failures within."""
+    """A row has the question, the answer, the caller, the version, the conversation and the number of failures."""
     with storing(path) as telemetry:
         await ask(telemetry)
         (row,) = StoreReader(path).runs()
@@ -63,7 +63,7 @@ async def test_a_row_has_what_was_asked_and_answered(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_row_has_no_more_than_was_recorded(path: Path) -> None:
-    """Without content, there are only ids, versions and counts."""
+    """A row without recorded content has only ids, versions and counts."""
     with storing(path, capture=CapturePolicy(mode="metadata")) as telemetry:
         await ask(telemetry)
         (row,) = StoreReader(path).runs()
@@ -74,7 +74,7 @@ async def test_a_row_has_no_more_than_was_recorded(path: Path) -> None:
 
 
 def test_a_run_in_flight_has_its_usage_so_far(path: Path) -> None:
-    """The sum of its model calls that have ended, until it says its own; the question comes from the first of them."""
+    """A run in flight has the sum of the usage of its ended model calls, and the question of the first of them."""
     asked = '[{"role": "user", "parts": [{"type": "text", "content": "How much?"}]}]'
     with storing(path) as telemetry:
         tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
@@ -126,7 +126,7 @@ def add_old_run(connection: sqlite3.Connection, run_id: str) -> None:
 
 
 def test_runs_of_the_version_before_have_no_question(path: Path) -> None:
-    """A store is migrated in place, and a writer of the version before that runs at the same time goes on."""
+    """Runs of the version before have no question; the store is migrated while such a writer goes on."""
     with closing(old_store(path)) as connection:
         reader = StoreReader(path)
         add_old_run(connection, "late")
@@ -136,7 +136,7 @@ def test_runs_of_the_version_before_have_no_question(path: Path) -> None:
 
 
 def test_texts_of_a_writer_of_the_version_before_are_found(path: Path) -> None:
-    """Also before the next writer adds them to the index, and if the run is deleted meanwhile."""
+    """Texts of a writer of the version before are found, also before the next writer adds them to the index."""
 
     def due() -> list[Any]:
         return connection.execute("SELECT key FROM texts_due").fetchall()
@@ -159,7 +159,7 @@ def test_texts_of_a_writer_of_the_version_before_are_found(path: Path) -> None:
 
 
 def test_counts_and_index_follow_the_runs(path: Path) -> None:
-    """When they change, and when they are deleted because of their age."""
+    """Counts and index follow runs that change, and runs that are deleted because of their age."""
     start = time.time_ns() - 2 * 3600 * 10**9
     with storing(path) as telemetry:
         tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)

@@ -41,7 +41,7 @@ async def look(what: str) -> str:
 
 
 async def test_a_store_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs with nested ones, spans of others, events, catalogues, hubs and a killed process are as they were."""
+    """A store is imported once, with nested runs, spans of others, events, catalogues, hubs and a killed process."""
     source, target = tmp_path / "other.db", tmp_path / "own.db"
     with storing(source) as telemetry:
         await runs_of_agents(telemetry)
@@ -63,7 +63,7 @@ async def test_a_store_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 async def test_an_export_is_imported(tmp_path: Path) -> None:
-    """What `pellucid store export` has written becomes a store with the same runs, spans, events and catalogues."""
+    """An export of a store is imported as a store with the same runs, spans, events and catalogues."""
     source, file, target = tmp_path / "other.db", tmp_path / "export.jsonl", tmp_path / "new" / "own.db"
     with storing(source) as telemetry:
         await runs_of_agents(telemetry)
@@ -75,7 +75,7 @@ async def test_an_export_is_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lines", [True, False])
 async def test_otlp_in_json_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, lines: bool) -> None:
-    """One document, and one in each line; a span of another library belongs to the run around it."""
+    """OTLP in JSON is imported as one document or as lines; a span of another library belongs to the run around it."""
     source, target, file = tmp_path / "other.db", tmp_path / "own.db", tmp_path / "spans.json"
     with storing(source) as telemetry:
         await runs_of_agents(telemetry)
@@ -103,7 +103,7 @@ async def test_otlp_in_json_is_imported(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 async def test_log_records_in_json_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines and scores of a run that the store or the file has, once; others, and Pellucid's own lines, are counted."""
+    """Lines and scores in OTLP JSON are imported once if their run is known; other records are counted."""
     target, spans, logs = tmp_path / "own.db", tmp_path / "spans.json", tmp_path / "logs.json"
     with capture(fixed=False) as captured:
         run = await Agent("a", model=ScriptedModel("hi")).run("hello")
@@ -164,7 +164,7 @@ def with_hexadecimal_ids(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
-    """Another database, other text, OTLP that is none, the store itself, and a missing file are named."""
+    """Another database, other text, broken OTLP, the store itself, and a missing file are refused by name."""
     target, other = tmp_path / "own.db", tmp_path / "other"
     with storing(target) as telemetry:
         emit(telemetry, "mine")

@@ -50,7 +50,7 @@ async def test_a_store_is_exported_as_parquet(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_parquet_is_by_day_for_its_owner_only(tmp_path: Path) -> None:
-    """What belongs to a run is in the file of the day on which it began, the rest in others; a file is replaced."""
+    """Rows of runs are in files by the day on which a run began, others beside them, readable by their owner only."""
     store, folder = tmp_path / "runs.db", tmp_path / "tables"
     with storing(Local(store, max_age=1e10)) as telemetry:
         tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
@@ -78,7 +78,7 @@ def test_parquet_is_by_day_for_its_owner_only(tmp_path: Path) -> None:
 
 
 async def test_parquet_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow, and for a folder that is a file, the error says so."""
+    """An export as Parquet without pyarrow, or to a file instead of a folder, raises an error that says so."""
     store = tmp_path / "runs.db"
     with storing(store) as telemetry:
         await Agent("guide", model=ScriptedModel("hi"), telemetry=telemetry).run("hello")

@@ -1,4 +1,4 @@
-"""What a store says about tools: why they were offered or not, and how catalogues changed."""
+"""Tools in a store: why they were offered or not, and how catalogues changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_lazy_tools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("on_change", "told"), [("refuse", ", withheld"), ("report", "")])
 async def test_a_lock_file(tmp_path: Path, on_change: Any, told: str) -> None:
-    """Of a tool that differs from it or is not in it the store says so, although the run's catalogue lacks it."""
+    """The store names a tool that differs from the lock file or is not in it, although the run's catalogue lacks it."""
     lock = tmp_path / "pellucid.lock"
     ToolLock.of({"files": [named("read"), named("same")]}).write(lock)
     now = [named("read", "Read, and send it."), named("same"), named("new")]
@@ -77,7 +77,7 @@ async def test_a_lock_file(tmp_path: Path, on_change: Any, told: str) -> None:
 
 
 async def test_collisions(tmp_path: Path) -> None:
-    """Of two tools with one name, the withheld one names the provider that has it."""
+    """A tool that is withheld because another has its name says which provider has the name."""
     (offers,) = await offers_of(
         tmp_path / "s.db", "done", providers=[hub("a", [named("read")]), hub("b", [named("read")])], collisions="first"
     )
@@ -88,7 +88,7 @@ async def test_collisions(tmp_path: Path) -> None:
 
 
 async def test_quarantine(tmp_path: Path) -> None:
-    """An invalid tool is withheld with the problem."""
+    """An invalid tool is withheld, with the problem as its reason."""
     broken = Tool(name="broken", description="x", input_schema={"type": 7}, run=lambda arguments, ctx: "")
     provider = hub("files", [named("read"), broken], on_invalid="quarantine")
     (offers,) = await offers_of(tmp_path / "s.db", "done", providers=[provider])
@@ -114,7 +114,7 @@ async def test_a_catalogue_that_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["redacted", "metadata"])
 async def test_catalogue_changes(tmp_path: Path, mode: Any) -> None:
-    """Changes name what was added, removed and redefined, also from run to run; without content only the digests."""
+    """A change of a catalogue names tools that were added, removed and redefined; without content only digests."""
     catalogues = [[named("read"), named("write")], [named("read", "Read it."), named("list")]]
     provider = hub("files", lambda call: catalogues[min(call, 2) - 1])
     path = tmp_path / "s.db"
@@ -144,7 +144,7 @@ async def test_catalogue_changes(tmp_path: Path, mode: Any) -> None:
 @pytest.mark.parametrize("mode", ["redacted", "metadata"])
 @pytest.mark.parametrize("rest", ["", "x" * 1000], ids=["short", "long"])
 async def test_hidden_texts(tmp_path: Path, mode: Any, rest: str) -> None:
-    """Each text is told once, with the discovery that first listed it; a text that comes is a change without a diff."""
+    """A hidden text is listed once, with its first discovery; a text that gets one is a change without a diff."""
     path = tmp_path / "s.db"
     provider = hub("files", lambda call: [named("read", f"Read.\u200b{rest}" if call > 1 else f"Read.{rest}")])
     with storing(path, capture=CapturePolicy(mode)) as telemetry:

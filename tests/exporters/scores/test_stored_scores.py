@@ -51,7 +51,7 @@ async def ask(telemetry: Telemetry, response_id: str | None = None, version: str
 
 
 async def test_a_run_has_its_scores(path: Path) -> None:
-    """All of them, with who gave them, when and why, and the newest of each name in the list."""
+    """A run has all of its scores, with who gave them, when and why, and the newest of each name in the list."""
     why = "the price is that of the catalogue, " * 20
     with storing(path) as telemetry:
         result = await ask(telemetry)
@@ -75,7 +75,7 @@ async def test_a_run_has_its_scores(path: Path) -> None:
 
 @pytest.mark.parametrize("more", ["", ", and more" * 50])
 async def test_nothing_is_hidden_behind_a_nul(more: str, path: Path, tmp_path: Path) -> None:
-    """SQLite ends a text there: it shows as U+FFFD, in names, labels and explanations, also of imports."""
+    """Names, labels and explanations with NUL, which ends a text in SQLite, show it as U+FFFD, also after an import."""
     why = f"fine\0 but this is hidden{more}"
     with storing(path) as telemetry:
         result = await ask(telemetry)
@@ -92,7 +92,7 @@ async def test_nothing_is_hidden_behind_a_nul(more: str, path: Path, tmp_path: P
 
 
 async def test_a_score_belongs_to_its_run_by_any_id(path: Path) -> None:
-    """The run's, that of an answer, that of the trace; of nested runs, the one with the span."""
+    """A score belongs to the run with its response's id or trace; of nested runs, to the one with its span."""
     with storing(path) as telemetry:
         inner = Agent("inner", model=ScriptedModel("found"), telemetry=telemetry)
         outer = Agent(
@@ -122,7 +122,7 @@ async def test_a_score_belongs_to_its_run_by_any_id(path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["run_id", "trace_id", "response_id"])
 async def test_a_score_may_come_before_its_run(by: str, path: Path, tmp_path: Path) -> None:
-    """As from another process, whose queue was shorter."""
+    """A score may be stored before its run."""
     with storing(tmp_path / "first.db") as telemetry:
         result = await ask(telemetry, "resp-7")
     with storing(path) as telemetry:
@@ -144,7 +144,7 @@ def store(*arguments: str) -> int:
 
 
 async def test_runs_are_searched_by_their_newest_scores(path: Path) -> None:
-    """By value, by label, or by having one; an earlier score does not count."""
+    """Runs are searched by value, label or presence of their newest score; earlier scores do not count."""
     with storing(path) as telemetry:
         good, bad, mended, silent = [(await ask(telemetry)).run_id for _ in range(4)]
         for run_id, value, label in ((good, 1, "up"), (bad, 0.25, "down"), (mended, 0, "down"), (mended, 0.75, "up")):
@@ -169,13 +169,13 @@ async def test_runs_are_searched_by_their_newest_scores(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "<1", "correct<", "correct<low", "correct<-1", "correct>nan"])
 def test_a_condition_says_what_is_wrong(text: str) -> None:
-    """And how to write one."""
+    """A wrong condition raises ConfigError that says how to write one."""
     with pytest.raises(ConfigError, match=r"correct<0\.5|compared with a number"):
         ScoreCondition.of(text)
 
 
 async def test_means_are_by_version_and_time(path: Path) -> None:
-    """Of what was given in the window; a mean needs enough values."""
+    """Means are by version and time, over the scores given in the window; a mean needs enough values."""
     with storing(path) as telemetry:
         for version, values in (("1", [1] * 12), ("2", [0, 1])):
             for value in values:
@@ -193,7 +193,7 @@ async def test_means_are_by_version_and_time(path: Path) -> None:
 
 
 async def test_several_stores_are_one(path: Path, tmp_path: Path) -> None:
-    """A service that scores may have a store of its own."""
+    """Scores in a store of their own are read together with the runs of another store."""
     with storing(path) as telemetry:
         result = await ask(telemetry)
         score(result, "correct", value=0, telemetry=telemetry)
@@ -210,7 +210,7 @@ async def test_several_stores_are_one(path: Path, tmp_path: Path) -> None:
 
 
 async def test_exports_have_scores(path: Path, tmp_path: Path) -> None:
-    """Of runs, and of runs that the store does not have; again does no harm."""
+    """Exports have scores of runs, also of runs that the store does not have; a second import changes nothing."""
     lines = tmp_path / "telemetry.jsonl"
     with storing(path) as telemetry:
         result = await ask(telemetry)
@@ -226,7 +226,7 @@ async def test_exports_have_scores(path: Path, tmp_path: Path) -> None:
 
 
 async def test_scores_go_with_their_runs(path: Path) -> None:
-    """When they are too old."""
+    """Scores are deleted with their runs when these are too old."""
     with storing(path) as telemetry:
         score(await ask(telemetry, "resp-7"), "correct", value=1, telemetry=telemetry)
         score(Scored(run_id="unknown"), "correct", value=1, telemetry=telemetry)
@@ -245,7 +245,7 @@ async def test_scores_go_with_their_runs(path: Path) -> None:
 
 
 def test_scores_of_the_version_before_are_found(path: Path) -> None:
-    """A store is migrated in place, and a writer of the version before that runs at the same time goes on."""
+    """Scores of the version before are found after a migration, and a writer of that version goes on."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statements in BEFORE:
             for statement in statements:
@@ -271,7 +271,7 @@ def test_scores_of_the_version_before_are_found(path: Path) -> None:
 
 
 async def test_a_score_without_a_judgement_is_marked(path: Path) -> None:
-    """It has an error and no value."""
+    """A score without a judgement has an error and no value."""
 
     def broken() -> float:
         raise PellucidError("no catalogue")

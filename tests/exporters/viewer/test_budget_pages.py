@@ -1,4 +1,4 @@
-"""What pages and commands show of budgets that runs share."""
+"""Pages and commands that show budgets which runs share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_budget_that_is_low(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page of a run has the share that is spent; from 80 % on `top` has a line, until the period is over."""
+    """A budget alerts from 80 % on, in `top` until the period is over, and the page of a run has its share."""
     path = tmp_path / "store.db"
     budget = Budget("tenant-7", model_calls=5, per="day", store=MemoryAccounts())
     with storing(path) as telemetry:
@@ -52,7 +52,7 @@ async def test_a_budget_that_is_low(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 async def test_a_budget_that_is_overspent(tmp_path: Path) -> None:
-    """The alert has what is spent, not what is reserved, and more than all of it if the last answer was too long."""
+    """The alert on a budget has the share that is spent, even above 100 %, without what is reserved."""
     path, counts = tmp_path / "store.db", iter([500] * 18 + [1_200])
 
     async def answer(request: ModelRequest) -> ModelResponse:

@@ -1,4 +1,4 @@
-"""The pages of durable runs, and what may be done there."""
+"""Pages of durable runs, and the actions that they offer."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def form_of(http: httpx.AsyncClient) -> dict[str, str]:
 
 
 async def test_the_list(store: RunStore) -> None:
-    """Each filter narrows the list down; what retries says when it goes on, and why it has failed."""
+    """Filters narrow the list of runs; a retrying run shows its attempt, and a wrong filter is answered with 400."""
     due = quote(f"due/{HOSTILE}")
     async with pages(store) as (http, _):
         everything = {"simple", "go", "broken", "overloaded", due}
@@ -112,7 +112,7 @@ async def test_the_list(store: RunStore) -> None:
 
 
 async def test_a_run(store: RunStore) -> None:
-    """Its page says where it is, what it waits for, and what has happened, in order."""
+    """The page of a run shows its state, what it waits for, and its events."""
     async with pages(store) as (http, runs):
         waiting = await page(http, "/durable/runs/go/")
         assert waiting.count("for ") >= 2
@@ -130,7 +130,7 @@ async def test_a_run(store: RunStore) -> None:
 
 
 async def test_without_actions_the_pages_are_read_only(store: RunStore) -> None:
-    """There is no form, no address to send one to, and no way to sign in."""
+    """Pages without actions have no form, take none, and offer no way to sign in."""
     async with pages(store) as (http, _):
         for path in ("/durable/waiting", "/durable/runs/go/", "/durable/runs/broken/"):
             assert 'method="post"' not in await page(http, path)
@@ -139,7 +139,7 @@ async def test_without_actions_the_pages_are_read_only(store: RunStore) -> None:
 
 
 async def test_approvals_are_decided(store: RunStore) -> None:
-    """Who has the token approves in the name of the reader; a second, other decision is refused."""
+    """A reader with the token approves in their own name; a second, other decision is refused."""
     async with pages(store, has_actions=True) as (http, runs):
         assert 'method="post"' not in await page(http, "/durable/waiting")
         form = await form_of(http)
@@ -161,7 +161,7 @@ async def test_approvals_are_decided(store: RunStore) -> None:
 
 
 async def test_runs_are_mended(store: RunStore) -> None:
-    """A failed run is retried, an external call settled as failed, an open run cancelled; each once."""
+    """A failed run is retried, an external call settled as failed, and an open run cancelled, each once."""
     async with pages(store, has_actions=True) as (http, runs):
         form = await form_of(http)
         [call] = (await runs.status("go")).external
@@ -187,7 +187,7 @@ async def test_runs_are_mended(store: RunStore) -> None:
 
 @pytest.mark.parametrize("wrong", ["token", "csrf", "cookie", "site", "port", "origin", "size", "host"])
 async def test_forms_of_others_are_refused(store: RunStore, wrong: str) -> None:
-    """Without the token, or from a page of another site or port, nothing is done."""
+    """A form without the token, or from a page of another site or port, changes nothing."""
     async with pages(store, has_actions=True) as (http, runs):
         assert (await http.get("/durable/sign-in?token=other")).status_code == 403
         form = {**await form_of(http), "run": "broken"}
@@ -216,7 +216,7 @@ async def test_forms_of_others_are_refused(store: RunStore, wrong: str) -> None:
 
 
 async def test_a_store_that_does_not_answer(location: Location) -> None:
-    """The pages say so, and answer again afterwards."""
+    """Pages of a store that does not answer say so, and work again afterwards."""
     async with location.open(patience=0.0) as store, pages(store) as (http, _):
         location.execute("ALTER TABLE runs RENAME TO elsewhere")
         assert location.server is not None or (await http.get("/durable")).status_code == 503

@@ -1,4 +1,4 @@
-"""The list of runs: what a row has, filters, order, zones, and what it costs in a large store."""
+"""The list of runs: contents of a row, filters, order, zones, and its costs in a large store."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rows_of(text: str) -> list[str]:
 
 
 async def test_a_row_says_what_was_asked_and_answered(shop: Path) -> None:
-    """With who asked, the version, and a mark if something within failed; markup stays text."""
+    """A row has the question, the answer, the caller, the version, and a mark for failures; markup stays text."""
     _, sold = rows_of(await page(shop, "/runs"))
     assert "What does the WOOLLEN scarf cost?" in sold
     assert "The scarf costs &lt;b&gt;12&lt;/b&gt; euros." in sold
@@ -100,21 +100,21 @@ async def test_a_row_says_what_was_asked_and_answered(shop: Path) -> None:
 
 @pytest.mark.parametrize("address", ["text=woollen", "text=12%3C%2Fb%3E", "faulty=1", "user=ann", "tenant=knit+%26+co"])
 async def test_runs_are_found_by_text_and_caller(shop: Path, address: str) -> None:
-    """In any case of letters, and with characters that mean something in markup and in queries."""
+    """Runs are found by text and caller, in any case of letters, and with characters of markup and queries."""
     (row,) = rows_of(await page(shop, f"/runs?{address}"))
     assert "WOOLLEN" in re.sub("</?mark>", "", row)
 
 
 @pytest.mark.parametrize("text", ['"', "' OR 1", "%", "zzz", "a\0b", "NEAR(", "*"])
 async def test_a_text_that_no_run_has_finds_none(shop: Path, text: str) -> None:
-    """Whatever it means in a query; the page offers to look in all content."""
+    """A text that no run has finds none, whatever it means in a query, and the page offers to look in all content."""
     found = await page(shop, f"/runs?{httpx.QueryParams(text=text)}")
     assert "No run matches" in found
     assert "everywhere=1" in found
 
 
 async def test_an_address_has_no_empty_parameters(shop: Path) -> None:
-    """A form sends all of its fields; the address that is shown, and sent to others, has those that are filled."""
+    """The address of a form has only the fields that are filled."""
     transport = httpx.ASGITransport(create_viewer_app(StoreReader(shop)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         answer = await client.get("/runs?text=woollen+%26&agent=&outcome=&sort=-cost&column=a&column=b")
@@ -123,7 +123,7 @@ async def test_an_address_has_no_empty_parameters(shop: Path) -> None:
 
 
 async def test_hits_are_marked(shop: Path) -> None:
-    """In the question and in the answer; a text within a tool's result is found in all content only."""
+    """Hits are marked in question and answer; a text of a tool's result is found in all content only."""
     (row,) = rows_of(await page(shop, "/runs?text=SCARF"))
     assert row.count("<mark>scarf</mark>") == 2
     assert "No run matches" in await page(shop, "/runs?text=no+such+article")
@@ -131,7 +131,7 @@ async def test_hits_are_marked(shop: Path) -> None:
 
 
 async def test_without_an_index_texts_are_found(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a SQLite that cannot have it, as with a store that was written by one."""
+    """Texts are found without an index, with a SQLite that cannot have it."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 33, 0))
     path = tmp_path / "store.db"
     with storing(path) as telemetry:
@@ -143,7 +143,7 @@ async def test_without_an_index_texts_are_found(shop: Path, tmp_path: Path, monk
 
 
 async def test_runs_are_in_the_order_of_a_column(many: Path) -> None:
-    """Of the runs that were examined; another column is refused."""
+    """Runs are sorted by a column, among those that were examined; another column is refused."""
     text = await page(many, "/runs?sort=-cost")
     costs = [float(found) for found in re.findall(r'cost"[^>]*>\$([\d.]+)', text)]
     assert costs == sorted(costs, reverse=True)
@@ -155,7 +155,7 @@ async def test_runs_are_in_the_order_of_a_column(many: Path) -> None:
 
 
 async def test_what_is_bounded_says_so(many: Path) -> None:
-    """Figures are those of the newest runs; the histogram counts all of them; older ones are a click away."""
+    """A list that is bounded says so: its figures are those of the newest runs, and the histogram counts all."""
     text = await page(many, "/runs")
     assert f"of the newest {BOUND:,}" in text
     bars = [int(number.replace(",", "")) for number in re.findall(r'aria-label="([\d,]+) runs?', text)]
@@ -178,7 +178,7 @@ async def test_a_range_counts_its_runs(many: Path) -> None:
 
 
 async def test_times_are_in_a_zone(tmp_path: Path) -> None:
-    """Each time has its date and zone; an unknown zone is refused."""
+    """Times have their date and zone, and an unknown zone is refused."""
     path = tmp_path / "store.db"
     write_runs(path, 1, days=1, until=1_790_000_000 * 10**9 + DAY)
     assert 'title="2026-09-21 14:13:20.000 UTC"' in await page(path, "/runs?zone=UTC")
@@ -188,7 +188,7 @@ async def test_times_are_in_a_zone(tmp_path: Path) -> None:
 
 
 class Work:
-    """What SQLite does: hundreds of steps of its virtual machine, and the statements."""
+    """Work of SQLite: hundreds of steps of its virtual machine, and the statements."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -240,7 +240,7 @@ SELECTIVE = {"user=user-7", "tool=rare", "conversation=c-7", "text=order+A-777",
 
 
 async def test_the_cost_of_a_list_does_not_grow_with_the_store(few: Path, many: Path, work: Work) -> None:
-    """Twenty times the runs take at most three times the steps, with any filter, and no plan that reads all runs."""
+    """A list over twenty times the runs takes at most three times the steps, with any filter."""
     await page(few, "/runs")
     whole = work.steps
     for address in ADDRESSES:
@@ -259,7 +259,7 @@ async def test_the_cost_of_a_list_does_not_grow_with_the_store(few: Path, many: 
 
 
 async def test_running_runs_show_what_they_have_used(tmp_path: Path) -> None:
-    """Tokens and cost so far, marked as such."""
+    """A run that has not ended shows its tokens and cost so far, marked as such."""
     path = tmp_path / "store.db"
     write_runs(path, 1, days=1, until=time.time_ns() + DAY)
     with closing(sqlite3.connect(path)) as connection:

@@ -95,7 +95,7 @@ def column(rows: Iterable[list[str]], number: int) -> list[str]:
 
 
 async def test_tenants_come_with_the_dearest_first(shop: Path) -> None:
-    """With their runs, failures within, tokens and cost; another order is in the address."""
+    """Tenants are listed with the dearest first, with runs, failures, tokens and cost, or in another order."""
     rows = cells_of(await page(shop, "/tenants"))
     assert [(row[0], row[1], row[3], row[4], row[5]) for row in rows] == [
         ("knit", "2", "1", "440", "$0.75"),
@@ -107,7 +107,7 @@ async def test_tenants_come_with_the_dearest_first(shop: Path) -> None:
 
 
 async def test_a_conversation_has_its_runs_in_order(shop: Path) -> None:
-    """And their sums; a user has the newest first."""
+    """A conversation has its runs in order and their sum, and a user has the newest first."""
     text = await page(shop, "/conversations?id=c-1")
     assert column(cells_of(text), 0) == ["What is the price of a scarf?", "What is the price of a hat?"]
     assert "$0.75 in all" in text
@@ -115,7 +115,7 @@ async def test_a_conversation_has_its_runs_in_order(shop: Path) -> None:
 
 
 async def test_a_tool_has_its_errors_with_examples(shop: Path) -> None:
-    """Who calls it, how often it fails, and the latest span of each error."""
+    """The page of a tool has its callers, its failures, and the latest span of each error."""
     ((name, calls, failed, *_, errors),) = cells_of(await page(shop, "/tools"))
     assert (name, calls, failed, errors) == ("price", "3", "1 33.3 %", "tool_error 1")
     text = await page(shop, "/tools?id=price")
@@ -129,7 +129,7 @@ async def test_a_tool_has_its_errors_with_examples(shop: Path) -> None:
 
 
 async def test_a_model_has_lines_over_time(shop: Path) -> None:
-    """Calls, failures, durations, tokens and cost are lines of the window, and of the period before it."""
+    """The page of a model has lines of calls, failures, durations, tokens and cost, and of the period before."""
     text = await page(shop, "/models?id=luna&range=1h")
     charts = re.findall(r"<figcaption>(\w+)<span.*?at most ([^<]*)</span></figcaption>(.*?)</figure>", text)
     assert [name for name, *_ in charts] == ["Calls", "p50", "p95", "Tokens", "Cost"]  # none failed
@@ -147,7 +147,7 @@ async def test_a_model_has_lines_over_time(shop: Path) -> None:
 
 
 async def test_a_new_version_is_compared_with_the_one_before(tmp_path: Path) -> None:
-    """Within one window, too: by how much it is slower, and a link that compares their runs."""
+    """A new version is compared with the one before within one window: how much slower it is, with a link to both."""
     path = tmp_path / "store.db"
     with storing(path) as telemetry:
         for version, tools in (("1.4", [price]), ("1.5", [price, stock])):
@@ -174,7 +174,7 @@ async def test_a_new_version_is_compared_with_the_one_before(tmp_path: Path) -> 
 
 
 async def test_trends_find_the_version_that_is_slower(tmp_path: Path) -> None:
-    """The largest change comes first, against the period before; a duration of ten minutes is no minute."""
+    """Trends list the largest change first, against the period before."""
     path = tmp_path / "store.db"
     write_runs(path, 1_200, days=4)
     halfway = time.time_ns() - DAY
@@ -195,7 +195,7 @@ async def test_trends_find_the_version_that_is_slower(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["agent", "user", "tenant", "conversation", "model", "tool", "hub"])
 async def test_trends_are_by_what_runs_have_in_common(shop: Path, by: str) -> None:
-    """Each counts the runs once for each of its names."""
+    """Trends by any kind of name count each run once."""
     rows = cells_of(await page(shop, f"/trends?by={by}&range=1h"))
     assert sum(int(row[1].split()[0]) for row in rows) == 3
     assert {row[7] for row in rows} == {"40 % new"}
@@ -211,12 +211,12 @@ async def test_trends_are_by_what_runs_have_in_common(shop: Path, by: str) -> No
     ],
 )
 async def test_what_is_unknown_is_a_page(shop: Path, address: str, status: int) -> None:
-    """Without markup from the address."""
+    """An unknown id or option in an address is a page without markup from the address."""
     assert "<script>" not in await page(shop, address, status)
 
 
 async def test_an_empty_store_has_pages(tmp_path: Path) -> None:
-    """That say what would be there."""
+    """Pages of an empty store say that there is nothing yet."""
     path = tmp_path / "store.db"
     with storing(path):
         pass

@@ -1,4 +1,4 @@
-"""What pages and commands say of the tools that a model call got, where the definitions are too large for a span."""
+"""Pages and commands on the tools that a model call got, if the definitions are too large for a span."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def shown(reader: StoreReader, call: SpanRow, capsys: pytest.CaptureFixture[str]
 async def test_all_offered_tools_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, size: int
 ) -> None:
-    """Definitions that a span had no room for come from the catalogue, in each iteration; none was withheld."""
+    """All tools that were offered are shown in each iteration; the catalogue has definitions that a span lacks."""
     offered = tools(number, size)
     reader, calls = await recorded(tmp_path / "s.db", [hub("files", offered)])
     content = RunContent(reader, reader.spans(calls[0].run_id))
@@ -112,7 +112,7 @@ async def test_all_offered_tools_are_shown(
 
 
 async def test_output_schemas_are_rebuilt(tmp_path: Path) -> None:
-    """A definition that comes from a catalogue is whole."""
+    """A definition that comes from a catalogue has its output schema."""
     schema = {"type": "object", "properties": {"size": {"type": "integer"}}}
     offered = [replace(each, output_schema=schema, on_invalid_output=None) for each in tools(40, 1_000)]
     reader, calls = await recorded(tmp_path / "s.db", [hub("files", offered)])
@@ -139,7 +139,7 @@ async def test_tools_of_several_hubs_are_rebuilt(tmp_path: Path) -> None:
 
 
 async def test_tools_that_cannot_be_rebuilt_are_not_called_withheld(tmp_path: Path) -> None:
-    """Without the catalogue, tools whose definitions were cut are counted as offered, and the page says why."""
+    """Tools whose definitions were cut count as offered if the catalogue is gone, and the page says why."""
     path = tmp_path / "s.db"
     reader, (call, *_) = await recorded(path, [hub("a", tools(40, 1_000))])
     with sqlite3.connect(path) as connection:
@@ -163,7 +163,7 @@ async def test_tools_that_cannot_be_rebuilt_are_not_called_withheld(tmp_path: Pa
 
 
 async def test_omitted_content_is_named(tmp_path: Path) -> None:
-    """A span says of which attributes messages or items were omitted, and how many of each."""
+    """A span names the attributes whose messages or items were omitted, and how many of each."""
     capture = CapturePolicy(max_bytes=2_000)
     reader, calls = await recorded(tmp_path / "s.db", [hub("a", tools(10, 1_000))], capture=capture)
     attributes = calls[0].attributes
@@ -175,7 +175,7 @@ async def test_omitted_content_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_call_sent_all_messages_before_it(tmp_path: Path) -> None:
-    """Whatever calls before it have recorded: after a failed attempt, a second model, and further iterations."""
+    """A call has all messages that were sent before it, also after a failed attempt and with a second model."""
     sent: list[Sequence[Any]] = []
 
     def answer(request: ModelRequest) -> Any:
@@ -201,7 +201,7 @@ async def test_a_call_sent_all_messages_before_it(tmp_path: Path) -> None:
 
 
 async def test_a_call_of_a_cut_conversation_has_what_was_sent(tmp_path: Path) -> None:
-    """Results that compaction replaced are recorded as the model got them, in the call that is cut and those after."""
+    """A call whose conversation was cut shows the results as the model got them, and so do later calls."""
     sent: list[Sequence[Any]] = []
 
     def answer(request: ModelRequest) -> Any:
@@ -271,7 +271,7 @@ def model_call(number: int, new: Sequence[str], repeats: int = 0, of: int | None
     ids=["all", "the first", "more than were recorded", "a branch", "none", "itself", "of a call that is gone"],
 )
 def test_which_earlier_messages_a_call_sent(calls: Sequence[SpanRow], expected: Sequence[str]) -> None:
-    """Those of the calls that it refers to, in order, as many as it says; the others are counted as missing."""
+    """A call has the messages of the calls that it refers to, in order; those that are gone are counted as missing."""
     request = RunContent(cast("StoreReader", None), calls).request(calls[-1])
     assert [
         f"{message.missing} missing of {message.sequence}"
