@@ -126,7 +126,8 @@ def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path, has_queue
     [
         (["worker", "freight"], "'freight' is not a place; write module:name"),
         (["worker", "no_such_module:agent"], "there is no module 'no_such_module'"),
-        (["worker", "json:dumps"], "'json:dumps' is not an agent, nor a list of agents"),
+        (["worker", "json:dumps"], "'json:dumps' is of type function; name an agent, or a list of agents"),
+        (["worker", "json:nope"], "'json:nope': the module 'json' has no 'nope'"),
         (["serve", "pellucid_examples_none:a", "--host", "0.0.0.0"], "there is no module"),
     ],
 )

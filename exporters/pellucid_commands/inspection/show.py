@@ -211,7 +211,8 @@ def span_line(prefix: str, span: SpanRow, content: RunContent | None = None, *, 
     iteration = f"[{span.iteration}]" if span.iteration is not None else ""
     facts = [] if span.phase is None else [_fact(content, span, key) for key in _FACTS if key in span.attributes]
     facts += _reasons(span)
-    status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if span.status in FAULTS else []
+    is_marked = span.status in FAULTS or span.status == semconv.CANCELLED
+    status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if is_marked else []
     words = "  ".join(flat(word) for word in [*status, *facts] if word not in name)
     if len(prefix) > room // 2:
         prefix = f"…{prefix[len(prefix) - room // 2 + 1 :]}"

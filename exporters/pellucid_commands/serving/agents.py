@@ -49,7 +49,11 @@ def agents_in(found: object) -> list[Agent[Any, Any]]:
 
 
 def _agents(place: str) -> list[Agent[Any, Any]]:
-    agents = agents_in(load(place))
-    if not agents:
-        raise ConfigError(f"{place!r} is not an agent, nor a list of agents")
-    return agents
+    found = load(place)
+    agents = agents_in(found)
+    if agents:
+        return agents
+    module_name, _, name = place.partition(":")
+    if found is None:
+        raise ConfigError(f"{place!r}: the module {module_name!r} has no {name!r}")
+    raise ConfigError(f"{place!r} is of type {type(found).__name__}; name an agent, or a list of agents")

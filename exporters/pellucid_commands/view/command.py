@@ -66,6 +66,8 @@ def run(options: Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[view]'")
+    if options.cases is not None and not options.cases.parent.is_dir():
+        raise ConfigError(f"--cases {options.cases}: there is no folder {options.cases.parent}; make it first")
     if options.cases is not None and not options.allow_actions:
         raise ConfigError("--cases is for the button that adds a run to a set; add --allow-actions")
     from pellucid_commands.view.serving import serve
@@ -115,7 +117,7 @@ def _url(text: str) -> str:
     except ValueError:
         is_web = False
     if not is_web:
-        raise ArgumentTypeError(f"{text!r} is not an address such as http://localhost:16686")
+        raise ArgumentTypeError(f"{text!r} is not an address that begins with http:// or https://")
     return text.rstrip("/")
 
 

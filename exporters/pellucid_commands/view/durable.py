@@ -6,6 +6,7 @@ import anyio
 
 from pellucid.durable import DurableRuns, open_store
 from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.text import shown_url
 from pellucid_exporters.viewer.durable import Actions, DurablePages
 
 
@@ -25,4 +26,4 @@ def durable_pages(url: str, actions: Actions | None) -> DurablePages:
     except StoreUnavailable as error:
         raise ConfigError(f"{error}; check --durable") from error
     schema.check()
-    return DurablePages(store, DurableRuns(store, [], stream="never"), actions)
+    return DurablePages(store, DurableRuns(store, [], stream="never"), actions, shown_url(url))

@@ -54,7 +54,8 @@ def serve(
     # Who looks at durable runs may have no telemetry here; a path that was named must be there.
     [path, *others] = paths
     is_without = durable is not None and not others and str(path) == DEFAULT_PATH and not path.exists()
-    label = ", ".join(map(str, paths))
+    labels = [] if is_without else list(map(str, paths))
+    label = ", ".join([*labels, durable.label] if durable is not None else labels)
     reader = NoTelemetry() if is_without else reader_of(paths)
     with ExitStack() as stack:
         listener = stack.enter_context(closing(_listen(host, port)))
@@ -76,15 +77,16 @@ def serve(
             filters=filters,
         )
         url = f"{url_of(host, listener)}/"
-        print(f"{label} at {url}  (Ctrl-C ends)", flush=True)
+        first = f"{url}durable" if is_without else url
+        print(f"{label} at {first}  (Ctrl-C ends)", flush=True)
         if actions is not None:
             token = f"sign-in?token={quote(actions.token, safe='')}"
-            url, doing = (f"{url}{token}", "score runs") if durable is None else (f"{url}durable/{token}", _ACTS)
-            print(f"to {doing}: {url}", flush=True)
+            first, doing = (f"{url}{token}", "score runs") if durable is None else (f"{url}durable/{token}", _ACTS)
+            print(f"to {doing}: {first}", flush=True)
         if browser:
             import webbrowser
 
-            webbrowser.open(url)
+            webbrowser.open(first)
         _Server(_config(app)).run([listener])
     return 0
 

@@ -88,16 +88,18 @@ def query(**parameters: Any) -> str:
     return urlencode({name: value for name, value in parameters.items() if value not in {None, ""}})
 
 
-def whole(value: str | None) -> int | None:
+def whole(
+    value: str | None, problem: str = "Times in the address must be numbers of nanoseconds since the epoch."
+) -> int | None:
     """Return a whole number of a URL, at most the largest that a store holds; `None` if it is empty.
 
     Raises:
-        HTTPException: 400, it is no number.
+        HTTPException: 400 with this problem, it is no number.
     """
     if not value:
         return None
     if not value.isdecimal() or len(value) > len(str(LARGEST)):
-        raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
+        raise HTTPException(400, problem)
     return min(int(value), LARGEST)
 
 

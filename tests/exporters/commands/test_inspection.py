@@ -135,6 +135,17 @@ def test_a_run_is_shown_errors_first(stored: Stored, capsys: pytest.CaptureFixtu
         call(show.COMMAND, stored.path, stored.failed, "--span", "9")
 
 
+def test_a_cancelled_span_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tree marks a boundary that was cancelled, which is not among the errors above it."""
+    with storing(tmp_path / "store.db") as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        facts = {semconv.RUN_ID: "run", semconv.PHASE: semconv.DISCOVERY, semconv.OUTCOME: semconv.CANCELLED}
+        tracer.start_span("discover_tools git", attributes=facts).end()
+    assert call(show.COMMAND, tmp_path / "store.db", "run") == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "discover_tools" in line]
+    assert "CANCELLED" in line
+
+
 def test_a_span_is_shown_with_its_content(stored: Stored, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a model call the whole request is rebuilt, and what is new in it marked."""
     assert call(show.COMMAND, stored.path, stored.failed, "--span", "8") == 0

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+import anyio
 import pytest
 
 from pellucid import semconv
 from pellucid.cli import main
+from pellucid.durable import open_store
 from support.local_store import emit, storing
 from support.processes import PATIENCE
 
@@ -30,10 +32,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def viewing(path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def viewing(*arguments: str | Path, folder: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `pellucid view` on a free port; give its process, and the address that it prints."""
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, "view", str(path), *arguments, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, "view", *map(str, arguments), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().partition(" at ")[2].split()[0]
@@ -59,6 +61,23 @@ def test_serves_several_stores_as_one(path: Path) -> None:
         telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("invoke_agent", attributes=facts).end()
     with viewing(path, str(path.parent / "folder")) as (_, url), urlopen(f"{url}runs", timeout=PATIENCE) as answer:
         assert b"billing" in answer.read()
+
+
+def test_durable_runs_without_telemetry_are_served(tmp_path: Path) -> None:
+    """Where there is no telemetry, `--durable` leads to the durable runs, and names their store."""
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    anyio.run(create_runs, url)
+    with viewing("--durable", url, folder=tmp_path) as (_, address), urlopen(address, timeout=PATIENCE) as answer:
+        assert address.endswith("/durable")
+        page = answer.read().decode()
+    assert "runs.db" in page
+    assert "telemetry.db" not in page
+
+
+async def create_runs(url: str) -> None:
+    """Create a store of durable runs."""
+    async with open_store(url):
+        pass
 
 
 def test_a_missing_store_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

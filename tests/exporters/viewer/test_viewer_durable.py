@@ -246,3 +246,5 @@ def test_a_store_that_is_not_there(
     assert path.exists() == (prepared == "older")
     assert main(["view", "--cases", "cases.jsonl"]) == 2
     assert "--allow-actions" in capsys.readouterr().err
+    assert main(["view", "--allow-actions", "--cases", "none/cases.jsonl"]) == 2
+    assert "there is no folder none" in capsys.readouterr().err

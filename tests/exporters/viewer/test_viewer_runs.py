@@ -152,6 +152,8 @@ async def test_runs_are_in_the_order_of_a_column(many: Path) -> None:
     users = re.findall(r"/users\?id=(user-\d+)", await page(many, "/runs?sort=user"))
     assert users == sorted(users)
     assert "sorted by one of" in await page(many, "/runs?sort=%3Cscript%3E", 400)
+    assert "The page must be a number" in await page(many, "/runs?page=first", 400)
+    assert "The outcome must be one of running, completed" in await page(many, "/runs?outcome=good", 400)
 
 
 async def test_what_is_bounded_says_so(many: Path) -> None:

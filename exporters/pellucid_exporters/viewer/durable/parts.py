@@ -25,11 +25,13 @@ class DurablePages:
         store: Their store; it is open while the pages are served.
         runs: The runs.
         actions: Actions of readers; None if the pages are read-only.
+        label: Address of the store, without a password.
     """
 
     store: RunStore
     runs: DurableRuns
     actions: Actions | None = None
+    label: str = ""
 
 
 def durable_of(request: Request) -> DurablePages:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pellucid.errors import ConfigError
-from pellucid_exporters.stored.rows import AGENT, ALL, KINDS
+from pellucid_exporters.stored.rows import AGENT, ALL, KINDS, STATUSES
 from pellucid_exporters.stored.run_search import RunFilter
 from pellucid_exporters.stored.scores import ScoreCondition
 from pellucid_exporters.viewer.pages import number, query, whole
@@ -109,6 +109,8 @@ def address_of(request: Request) -> Address:
         )
     _check_score(given["score"])
     check_kind(given["kind"])
+    if given["outcome"] not in {"", *STATUSES}:
+        raise HTTPException(400, f"The outcome must be one of {', '.join(STATUSES)}.")
     name = parameters.get("range") or None
     if name is not None and name not in RANGES:
         raise HTTPException(400, f"The range must be one of {', '.join(RANGES)}.")
@@ -121,7 +123,7 @@ def address_of(request: Request) -> Address:
         since=since,
         until=until,
         sort=sort,
-        page=max(1, whole(parameters.get("page")) or 1),
+        page=max(1, whole(parameters.get("page"), "The page must be a number.") or 1),
         zone=Zone(parameters.get("zone")),
         column=parameters.get("column") or None,
     )
