@@ -208,7 +208,7 @@ class RunCancelled(PellucidError):
 
 
 class RunTimeout(PellucidError, TimeoutError):
-    """The run passed `Limits.timeout`."""
+    """The run passed `Limits.timeout`; the message names what was under way."""
 
     error_type = "timeout"
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 from anyio.lowlevel import EventLoopToken
 
+from pellucid import semconv
 from pellucid.context import CancelToken, Identity, Limits
 from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, Usage
@@ -274,13 +275,20 @@ class Run:
         self.scope.close()
 
 
+_MOST_NAMED: Final = 3
+"""Boundaries that the error of a deadline names."""
+
+
 def stopped(run: Run) -> RunCancelled | RunTimeout:
     """Return the error of a run that was stopped."""
     if run.scope.cancelled:
         return RunCancelled(run.scope.agent, run.caller.signal.reason if run.caller.signal is not None else None)
     timeout = run.limits.timeout
     bound = f"its deadline of {timeout:g} s" if timeout is not None else "the deadline of the run that called it"
-    return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {bound}")
+    own = f"{semconv.INVOKE_AGENT} {run.scope.agent}"
+    names = [name for name in dict.fromkeys(run.scope.overdue) if name != own]
+    under_way = f"; under way: {', '.join(names[:_MOST_NAMED])}" if names else ""
+    return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {bound}{under_way}")
 
 
 def _active(skills: Mapping[str, Skill]) -> ActiveSkills | None:

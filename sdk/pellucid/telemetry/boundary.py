@@ -66,12 +66,12 @@ class Boundary:
         self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], start: int | None, end: int | None
     ) -> None:
         self._scope = scope
-        self._phase = phase
+        self._phase, self._target = phase, target
         self._notes = notes
         self.start = scope.now() if start is None else start
         self._end_time = end
         self._outer = otel_context.get_current()
-        self.span, self.context = self._start_span(target) if scope.tracer is not None else _no_span(self._outer)
+        self.span, self.context = self._start_span() if scope.tracer is not None else _no_span(self._outer)
         self.records = self.span.is_recording()
         if self.records:
             self._later: dict[str, Any] = {}
@@ -181,16 +181,20 @@ class Boundary:
         if self._scope.has_early_input and self._content is not None:
             self._scope.guarded("span", self.span.set_attributes, self._content.attributes)
 
-    def _start_span(self, target: str) -> tuple[Span, Context]:
+    @property
+    def _name(self) -> str:
+        """Name of the span."""
+        return f"{self._phase.operation} {self._target}" if self._target else self._phase.operation
+
+    def _start_span(self) -> tuple[Span, Context]:
         """Return a span and the context with it."""
         scope, phase, outer = self._scope, self._phase, self._outer
         assert scope.tracer is not None
-        name = f"{phase.operation} {target}" if target else phase.operation
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
         start = scope.tracer.start_span
-        span = scope.guarded("span", start, name, outer, phase.kind, attributes, start_time=self.start)
+        span = scope.guarded("span", start, self._name, outer, phase.kind, attributes, start_time=self.start)
         if span is None:
             return _not_recording(trace.get_current_span(outer), outer)
         return span, trace.set_span_in_context(span, outer)
@@ -242,6 +246,7 @@ class Boundary:
             error_type = error_type_of(error)
             return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
         if not isinstance(error, RunCancelled) and self._scope.interrupted_by_deadline():
+            self._scope.overdue = (*self._scope.overdue, self._name)
             return semconv.TIMEOUT, semconv.TIMEOUT
         return semconv.CANCELLED, None
 

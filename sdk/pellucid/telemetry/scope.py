@@ -61,6 +61,7 @@ class Scope:
         expires_at: The same instant as a `datetime`, for contexts.
         cancelled: Whether the run was cancelled on purpose, so that its boundaries do not end as timeouts.
         has_listener: Returns whether a listener is subscribed to events of a name; if not, the event need not be made.
+        overdue: Names of the boundaries that the deadline ended, innermost first.
         open: Boundaries that have not ended, innermost last, with the functions that end them.
         degraded: Ids of providers that were skipped because they failed, or had not answered yet.
         listed: Context and catalogues of the pass' last listing of all providers.
@@ -78,6 +79,7 @@ class Scope:
 
     trace_id, span_id, start = "0" * 32, "0" * 16, 0
     listed: tuple[Any, Sequence[Any]] | None = None
+    overdue: Sequence[str] = ()
 
     def __init__(
         self,

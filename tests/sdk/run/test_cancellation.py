@@ -179,10 +179,11 @@ async def test_a_cancelled_scope_ends_the_run_at_every_phase(
 
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_a_deadline_ends_the_run_at_every_phase(telemetry: Captured, phase: str, *, shielded: bool) -> None:
-    """It is a timeout, not a cancellation: an error, for the run and for the phase that was under way."""
+    """A deadline is an error of the run and of the phase that was under way, which the message names."""
     stuck = Stuck(phase, shielded=shielded, limits=Limits(timeout=SOON))
     try:
-        with pytest.raises(RunTimeout, match=r"run of agent 'a' did not finish within its deadline of 20 s"):
+        message = f"run of agent 'a' did not finish within its deadline of 20 s; under way: {PHASES[phase]}$"
+        with pytest.raises(RunTimeout, match=message):
             await within(stuck.agent.run("x"))
     finally:
         stuck.release.set()
