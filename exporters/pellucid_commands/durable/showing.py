@@ -131,7 +131,7 @@ def _conversation(found: RunDescription) -> str:
 def _journal(found: RunDescription) -> str:
     journal = found.journal
     sizes = f"{text.size(journal.size)}, checkpoint {text.size(journal.checkpoint_size)}"
-    return f"{journal.answers} answers and {journal.results} results in {journal.entries} entries, {sizes}"
+    return f"answers {journal.answers}, results {journal.results}, entries {journal.entries}; {sizes}"
 
 
 def _callback(found: RunDescription) -> str:

@@ -133,7 +133,7 @@ def _facets(content: RunContent, span: SpanRow) -> Iterator[tuple[str, Any]]:
     elif span.phase == semconv.DISCOVERY:
         listed = _value(content, span, semconv.INPUT)
         yield "input", _without(listed, {"identity", "iteration"})
-        yield "catalogue", content.tools(span) or {"digest": span.attributes.get(semconv.CATALOG_DIGEST)}
+        yield "catalogue", content.tools(span) or _digest(span, semconv.CATALOG_DIGEST)
     else:
         yield "tools offered", span.attributes.get(semconv.COMPOSE_TOOLS)
         yield "messages left out", span.attributes.get(semconv.COMPOSE_LEFT_OUT)
@@ -193,9 +193,12 @@ def _recorded(content: RunContent, span: SpanRow, attribute: str, digest: str) -
 
 def _or_digest(value: Any, span: SpanRow, digest: str) -> Any:
     """Return the content without ids of calls; its digest, if there is one, if it was not recorded."""
-    if value is None:
-        return {"digest": span.attributes[digest]} if digest in span.attributes else None
-    return _without_ids(value)
+    return _digest(span, digest) if value is None else _without_ids(value)
+
+
+def _digest(span: SpanRow, name: str) -> Mapping[str, Any] | None:
+    """Return what stands for content that is not there: its digest, or nothing if there is none either."""
+    return {"digest": span.attributes[name]} if name in span.attributes else None
 
 
 def _without_ids(value: Any) -> Any:

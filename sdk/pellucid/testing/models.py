@@ -127,7 +127,7 @@ class ScriptedModel(FunctionModel):
         self._calls += 1
         if self._calls > len(self._steps):
             raise ConfigError(
-                f"the script of model {self.name!r} has {len(self._steps)} steps, but was called {self._calls} times; "
+                f"the script of model {self.name!r} has {len(self._steps)} steps, but this is call {self._calls}; "
                 f"add a step to ScriptedModel(...), or find out why the model was called again; "
                 f"the last message was {request.messages[-1].to_dict() if request.messages else None}"
             )

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, Identity, Limits, PermissionRequest, ToolCall, Verdict, tool
+from pellucid import (
+    Agent,
+    DiscoveryError,
+    DiscoveryProvider,
+    Identity,
+    Limits,
+    PermissionRequest,
+    ToolCall,
+    Verdict,
+    tool,
+)
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection.diff import COMMAND
 from pellucid_exporters import StoreReader
@@ -168,3 +178,17 @@ async def test_runs_are_aligned_by_what_they_did(path: Path) -> None:
     assert sorted((pair.name, pair.place, pair.is_different) for pair in calls) == [
         ("execute_tool look", "1|2", False), ("execute_tool price", "1", False),
     ]  # fmt: skip
+
+
+async def test_a_discovery_without_a_catalogue_has_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A discovery that failed is compared with one that did not by its outcome, and has no empty digest."""
+    good = await run(path, LOOK, "done")
+    with storing(path) as telemetry:
+        hub = DiscoveryProvider(FakeHub([look], faults=[ValueError("down")]), id="hub", ttl=0)
+        agent = Agent("shop", model=ScriptedModel("done"), providers=[hub], telemetry=telemetry)
+        with pytest.raises(DiscoveryError):
+            await agent.run("question", identity=Identity(tenant="acme"))
+    bad = StoreReader(path).runs(limit=1)[0].run_id
+    text = shown(path, bad, good, capsys)
+    assert "discover_tools hub" in text
+    assert "digest" not in text
