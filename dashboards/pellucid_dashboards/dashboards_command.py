@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid dashboards`."""
-    actions = parser.add_subparsers(title="actions", metavar="action", dest="action", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="export", dest="action", required=True)
     export = actions.add_parser("export", help="write the Grafana dashboards into a folder, a file each")
     export.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there; files in it are replaced")
     export.add_argument(

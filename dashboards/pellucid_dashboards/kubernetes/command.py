@@ -24,7 +24,7 @@ _DEFAULTS: Final = Setup()
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid export`."""
-    targets = parser.add_subparsers(title="targets", metavar="target", dest="target", required=True)
+    targets = parser.add_subparsers(title="targets", metavar="kubernetes", dest="target", required=True)
     summary = "write manifests for Kubernetes into a folder, with a kustomization.yaml"
     export = targets.add_parser("kubernetes", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     export.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there; files in it are replaced")

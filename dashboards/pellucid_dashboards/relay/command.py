@@ -20,7 +20,7 @@ PORT: Final = 9095
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid alerts`."""
-    actions = parser.add_subparsers(title="actions", metavar="action", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="relay", required=True)
     summary = "Stand before Alertmanager: add to each alert that Prometheus sends the link to a trace that shows it."
     relay = actions.add_parser("relay", help=summary, description=summary)
     relay.add_argument(

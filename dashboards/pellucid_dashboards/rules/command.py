@@ -27,7 +27,7 @@ _NO_PROMTOOL: Final = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the actions and options of `pellucid rules`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="export | check | thresholds")
     export = actions.add_parser("export", help="write recording and alerting rules for Prometheus")
     export.add_argument(
         "--set",
