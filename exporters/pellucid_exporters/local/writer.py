@@ -149,10 +149,12 @@ class StoreWriter:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
                 raise UnusableStore(
-                    f"{str(self._path)!r} is not a telemetry store, or a damaged one; move it"
+                    f"{str(self._path)!r} is not a telemetry store, or a damaged one; name another file"
                 ) from error
             if code not in _PASSING:
-                raise ConfigError(f"local={str(self._path)!r} cannot be written to ({error})") from error
+                raise ConfigError(
+                    f"local={str(self._path)!r} cannot be written to ({error}); name another file"
+                ) from error
         finally:
             self._database.close()
 

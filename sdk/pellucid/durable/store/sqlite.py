@@ -204,7 +204,8 @@ class SQLiteDatabase:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _NOT_A_STORE:
-                raise ConfigError(f"{self.name!r} is not a SQLite database, or a damaged one") from error
+                problem = "is not a SQLite database, or a damaged one; name another file"
+                raise ConfigError(f"{self.name!r} {problem}") from error
             is_full = code == sqlite3.SQLITE_FULL
             raise TransactionLost(
                 is_transient=code in _TRANSIENT, is_committed=is_committed(), is_full=is_full
