@@ -238,6 +238,41 @@ def test_what_to_do_next(
     assert "pellucid durable doctor" in capsys.readouterr().out
 
 
+def test_what_helps_a_run_that_is_stuck(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` names the doctor if a run has no worker, no result that would be late, and `cancel` in quarantine only."""
+
+    def helps(run_id: str) -> list[str]:
+        assert call(store_url, "show", run_id) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split("pellucid durable ")[1] for line in lines if line.startswith("next ")]
+
+    run_id = within(location, lambda runs: runs.submit("shop", "go"))
+    within(location, lambda runs: runs._store.claim("host:9", ["shop"], 60))
+    location.execute("UPDATE runs SET expired_leases = 1")
+    assert helps(run_id) == []
+    location.end_leases()
+    assert helps(run_id) == ["doctor"]
+    location.execute("UPDATE runs SET expired_leases = 2")
+    assert helps(run_id) == ["doctor", f"cancel {run_id}"]
+    location.execute("UPDATE runs SET expired_leases = 0, status = 'due', due_at = 4e9, lease_until = NULL, fence = 3")
+    location.execute(
+        "INSERT INTO retries (run_id, attempts, since, failed_at, next_at, seq, fence, error_type, error) "
+        f"VALUES ('{run_id}', 4, 1, 5, 4e9, 0, 3, 'unavailable', 'hub is down')"
+    )
+    assert helps(run_id) == []
+    location.execute("UPDATE runs SET due_at = 7")
+    assert helps(run_id) == ["doctor"]
+    location.execute("UPDATE runs SET status = 'cancelled'")
+    waiting = within(location, partial(submit, text="wait"))
+    assert [command.split()[0] for command in helps(waiting)] == ["settle", "decide"]
+    location.execute("UPDATE calls SET deadline = 7 WHERE kind = 'external'")
+    assert [command.split()[0] for command in helps(waiting)] == ["decide", "doctor"]
+    location.execute("UPDATE calls SET deadline = 7")
+    assert helps(waiting) == ["doctor"]
+    assert call(store_url, "show", waiting) == 0
+    assert capsys.readouterr().out.count("past its deadline: a worker has to take it up") == 2
+
+
 def test_tables_fit_a_terminal(
     store_url: str, location: Location, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
