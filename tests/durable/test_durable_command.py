@@ -199,6 +199,28 @@ def test_the_beginning_of_an_id_is_enough(
         call(store_url, "cancel", "abcdef0")
 
 
+def test_the_beginning_of_the_id_of_a_call(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four characters after the kind are enough if no other call begins so; fewer are refused, with the reason."""
+    run_id = within(location, partial(submit, text="wait"))
+    for start in ("async", "async_tool_", "async_tool_47", "approval_4-7"):
+        kind = "approval_" if start.startswith("approval") else "async_tool_"
+        with pytest.raises(ConfigError, match=f"'{start}' is too short: give at least four characters after {kind}$"):
+            call(store_url, "settle", start, "--output", "1")
+    assert call(store_url, "settle", "async_tool_zzzz", "--output", "1") == 1
+    assert "async_tool_zzzz unknown: the store has no such call" in capsys.readouterr().out
+    assert call(store_url, "decide", run_id, "approval_x", "--approve", "--as", "olga") == 1
+    said = f"approval_x unknown: the run has no such approval; see: pellucid durable show {run_id}\n"
+    assert capsys.readouterr().out == said
+    location.execute("UPDATE calls SET id = 'async_tool_47ab' || substr(id, 16) WHERE kind = 'external'")
+    assert call(store_url, "settle", "async_tool_47ab", "--output", "1") == 0
+    within(location, partial(submit, text="wait"))
+    location.execute("UPDATE calls SET id = 'async_tool_47ab' || substr(id, 16) WHERE kind = 'external'")
+    with pytest.raises(ConfigError, match="'async_tool_47ab' is the beginning of several ids"):
+        call(store_url, "settle", "async_tool_47ab", "--output", "1")
+
+
 def test_several_at_once(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
     """Several calls or runs are settled, cancelled or retried at once; the exit code is 1 if one of them was not."""
     ids = [within(location, partial(submit, text="wait", conversation_id=chat)) for chat in ("a", "b")]
