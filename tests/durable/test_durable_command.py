@@ -199,6 +199,28 @@ def test_the_beginning_of_an_id_is_enough(
         call(store_url, "cancel", "abcdef0")
 
 
+def test_the_beginning_of_the_id_of_a_call(
+    store_url: str, location: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four characters after the kind are enough if no other call begins so; fewer are refused, with the reason."""
+    run_id = within(location, partial(submit, text="wait"))
+    for start in ("async", "async_tool_", "async_tool_47", "approval_4-7"):
+        kind = "approval_" if start.startswith("approval") else "async_tool_"
+        with pytest.raises(ConfigError, match=f"'{start}' is too short: give at least four characters after {kind}$"):
+            call(store_url, "settle", start, "--output", "1")
+    assert call(store_url, "settle", "async_tool_zzzz", "--output", "1") == 1
+    assert "async_tool_zzzz unknown: the store has no such call" in capsys.readouterr().out
+    assert call(store_url, "decide", run_id, "approval_x", "--approve", "--as", "olga") == 1
+    said = f"approval_x unknown: the run has no such approval; see: pellucid durable show {run_id}\n"
+    assert capsys.readouterr().out == said
+    location.execute("UPDATE calls SET id = 'async_tool_47ab' || substr(id, 16) WHERE kind = 'external'")
+    assert call(store_url, "settle", "async_tool_47ab", "--output", "1") == 0
+    within(location, partial(submit, text="wait"))
+    location.execute("UPDATE calls SET id = 'async_tool_47ab' || substr(id, 16) WHERE kind = 'external'")
+    with pytest.raises(ConfigError, match="'async_tool_47ab' is the beginning of several ids"):
+        call(store_url, "settle", "async_tool_47ab", "--output", "1")
+
+
 def test_several_at_once(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
     """Several calls or runs are settled, cancelled or retried at once; the exit code is 1 if one of them was not."""
     ids = [within(location, partial(submit, text="wait", conversation_id=chat)) for chat in ("a", "b")]
@@ -236,6 +258,41 @@ def test_what_to_do_next(
     assert call(store_url, "retry", run_id) == 0
     assert call(store_url, "show", run_id) == 0
     assert "pellucid durable doctor" in capsys.readouterr().out
+
+
+def test_what_helps_a_run_that_is_stuck(store_url: str, location: Location, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` names the doctor if a run has no worker, no result that would be late, and `cancel` in quarantine only."""
+
+    def helps(run_id: str) -> list[str]:
+        assert call(store_url, "show", run_id) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split("pellucid durable ")[1] for line in lines if line.startswith("next ")]
+
+    run_id = within(location, lambda runs: runs.submit("shop", "go"))
+    within(location, lambda runs: runs._store.claim("host:9", ["shop"], 60))
+    location.execute("UPDATE runs SET expired_leases = 1")
+    assert helps(run_id) == []
+    location.end_leases()
+    assert helps(run_id) == ["doctor"]
+    location.execute("UPDATE runs SET expired_leases = 2")
+    assert helps(run_id) == ["doctor", f"cancel {run_id}"]
+    location.execute("UPDATE runs SET expired_leases = 0, status = 'due', due_at = 4e9, lease_until = NULL, fence = 3")
+    location.execute(
+        "INSERT INTO retries (run_id, attempts, since, failed_at, next_at, seq, fence, error_type, error) "
+        f"VALUES ('{run_id}', 4, 1, 5, 4e9, 0, 3, 'unavailable', 'hub is down')"
+    )
+    assert helps(run_id) == []
+    location.execute("UPDATE runs SET due_at = 7")
+    assert helps(run_id) == ["doctor"]
+    location.execute("UPDATE runs SET status = 'cancelled'")
+    waiting = within(location, partial(submit, text="wait"))
+    assert [command.split()[0] for command in helps(waiting)] == ["settle", "decide"]
+    location.execute("UPDATE calls SET deadline = 7 WHERE kind = 'external'")
+    assert [command.split()[0] for command in helps(waiting)] == ["decide", "doctor"]
+    location.execute("UPDATE calls SET deadline = 7")
+    assert helps(waiting) == ["doctor"]
+    assert call(store_url, "show", waiting) == 0
+    assert capsys.readouterr().out.count("past its deadline: a worker has to take it up") == 2
 
 
 def test_tables_fit_a_terminal(

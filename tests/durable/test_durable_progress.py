@@ -173,6 +173,7 @@ async def test_a_run_that_ends_its_workers(
     assert starts["bad"] <= 4
     assert state.error is not None
     assert state.error.startswith("run 'bad' was given up: 4 leases in a row expired without a new step")
+    assert state.error.endswith("continue the run with `await runs.retry('bad')` or `pellucid durable retry bad`")
     assert [event.type async for event in runs.events("bad")][-1] == "run.failed"
     assert (await runs.status("good")).output == "x"
 

@@ -98,6 +98,21 @@ async def test_a_run_whose_process_ended_in_a_tool(store: RunStore, location: Lo
     assert (await runs.describe(run_id)).journal.started == ()
 
 
+async def test_a_run_that_has_ended(store: RunStore, location: Location) -> None:
+    """No tool of a killed claim has started any longer."""
+    runs = DurableRuns(store, [Agent("shop", model=FunctionModel(lambda request: "done"))])
+    run_id = await runs.submit("shop", "two tickets")
+    claim = await store.claim("host:7", ["shop"], 60)
+    assert claim is not None
+    started = {"step": "started", "tool": "look", "call_id": "c1", "can_repeat": True}
+    await store.note(claim, "started:1:c1:1", started)
+    assert len((await runs.describe(run_id)).journal.started) == 1
+    location.end_leases()
+    await runs.work_until_idle()
+    found = await runs.describe(run_id)
+    assert (found.run.status, found.journal.started) == ("completed", ())
+
+
 async def test_a_queued_run(store: RunStore) -> None:
     """Its conversation is named, and how many runs of it come first."""
     runs = DurableRuns(store, [shop()], conversations="queue")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pellucid.durable import DurableRuns, Settlement
 
 _UNKNOWN: Final = "is not in the store; see: pellucid durable list"
-_CALL_HELP: Final = "its id, or the first characters, as `calls` prints it"
+_CALL_HELP: Final = "its id as `calls` prints it, or the kind and four characters: async_tool_5d0d"
 
 
 def add_retry(parser: ArgumentParser) -> None:
@@ -100,8 +100,7 @@ async def _each_run(
     """Act on each run and print the outcome; return 1 if the action failed for any."""
     outcomes: dict[str, str] = {}
     async with opened(options) as (store, runs):
-        for start in options.runs:
-            run_id = await whole_run_id(store, start)
+        for run_id in [await whole_run_id(store, start) for start in options.runs]:
             outcomes[run_id] = await outcome_of(runs, run_id)
             if not options.json:
                 say(f"run {run_id} {said[outcomes[run_id]]}")
@@ -123,10 +122,9 @@ async def settle(options: Namespace) -> int:
     """Store the result of calls."""
     settlements: dict[str, Settlement] = {}
     async with opened(options) as (store, runs):
-        for start in options.results:
-            result_id = await whole_call_id(store, start)
+        for result_id in [await whole_call_id(store, start) for start in options.results]:
             settlements[result_id] = await runs.settle(result_id, output=options.output, error=options.error)
-    return _settled(options, settlements)
+    return _settled(options, settlements, "the store has no such call; see: pellucid durable calls")
 
 
 def add_decide(parser: ArgumentParser) -> None:
@@ -154,7 +152,8 @@ async def decide(options: Namespace) -> int:
         approval_id = await whole_call_id(store, options.approval)
         decision = Decision(approval_id, options.approve, reason=options.reason, decided_by=decided_by)
         [settlement] = await runs.decide(run_id, [decision])
-    return _settled(options, {approval_id: settlement})
+    unknown = f"the run has no such approval; see: pellucid durable show {run_id}"
+    return _settled(options, {approval_id: settlement}, unknown)
 
 
 def _user() -> str:
@@ -169,21 +168,21 @@ def _user() -> str:
         raise ConfigError("the user of this process has no name; say who decides with --as") from None
 
 
-def _settled(options: Namespace, settlements: Mapping[str, Settlement]) -> int:
+def _settled(options: Namespace, settlements: Mapping[str, Settlement], unknown: str) -> int:
     if options.json:
         say_json({"calls": [{"id": call, "outcome": settlement.outcome} for call, settlement in settlements.items()]})
     else:
-        say(*(f"{call} {settlement.outcome}: {_said(settlement)}" for call, settlement in settlements.items()))
+        say(*(f"{call} {settlement.outcome}: {_said(settlement, unknown)}" for call, settlement in settlements.items()))
     return 0 if all(each.outcome in ("settled", "duplicate") for each in settlements.values()) else REFUSED
 
 
-def _said(settlement: Settlement) -> str:
+def _said(settlement: Settlement, unknown: str) -> str:
     return {
         "settled": "the run goes on" if settlement.is_run_due else f"the run waits for {settlement.pending} more",
         "duplicate": "it was there already",
         "conflict": "there is another one, which counts",
         "late": "its deadline had passed, or it was cancelled; the run reads that instead",
-        "unknown": "the store has no such call; see: pellucid durable calls",
+        "unknown": unknown,
     }[settlement.outcome]
 
 

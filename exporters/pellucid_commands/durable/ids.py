@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _SHORT: Final = re.compile(r"(?:async_tool_|approval_)?[0-9a-f][0-9a-f-]{3,}")
 """Pattern of the beginning of an id that Pellucid has made."""
+_KINDS: Final = ("async_tool_", "approval_")
+_FEW: Final = re.compile(r"[0-9a-f-]{0,3}")
+"""Pattern of what follows the kind in the beginning of an id of a call, if it is too short to look for."""
 _MADE: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{20}|((?:async_tool_|approval_)[0-9a-f]{8})[0-9a-f-]{24,}")
 _NAMED: Final = 5
 """Ids that an error names."""
@@ -31,9 +34,13 @@ async def whole_call_id(store: RunStore, start: str) -> str:
     """Return the id of the call whose id begins so; what was given if there is none.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: there are several, or it is too short to look for.
     """
-    return _only(start, await store.ids(start, of="calls", limit=_NAMED)) if _SHORT.fullmatch(start) else start
+    if _SHORT.fullmatch(start):
+        return _only(start, await store.ids(start, of="calls", limit=_NAMED))
+    if kinds := [kind for kind in _KINDS if kind.startswith(start) or _FEW.fullmatch(start.removeprefix(kind))]:
+        raise ConfigError(f"{start!r} is too short: give at least four characters after {' or '.join(kinds)}")
+    return start
 
 
 def _only(start: str, ids: tuple[str, ...]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pellucid.durable.states.bodies import call_json, overview_json
+from pellucid.durable.store.records import QUARANTINE
+from pellucid.durable.store.troubles import BUSY_AFTER, RESTARTED_AFTER
 from pellucid.errors import UnknownRun
 from pellucid_commands.durable.ids import whole_run_id
 from pellucid_commands.durable.options import RUN_HELP, add_shared, identifier, opened, store_hint
@@ -107,19 +109,36 @@ def _lines(found: RunDescription) -> list[str]:
 
 def _next(found: RunDescription) -> list[str]:
     """Return what an operator may do for the run, without the store."""
-    run = found.run
+    run, now = found.run, found.now
     if run.status in ("failed", "cancelled"):
         return [f"retry {run.run_id}"]
-    if run.status == "due":
-        return ["doctor"]
-    if run.status == "running" and run.expired_leases:
-        return [f"cancel {run.run_id}"]
-    return [
-        f"decide {run.run_id} {call.id} --approve (or --deny)"
-        if call.kind == "approval"
-        else f"settle {call.id} --output JSON (or --error TEXT)"
-        for call in found.waits_for
-    ]
+    commands = [_answer(run.run_id, call) for call in found.waits_for if not _is_late(call, now)]
+    if _needs_worker(found):
+        commands.append("doctor")
+    if run.status == "running" and run.expired_leases >= QUARANTINE:
+        commands.append(f"cancel {run.run_id}")
+    return commands
+
+
+def _answer(run_id: str, call: CallRecord) -> str:
+    if call.kind == "approval":
+        return f"decide {run_id} {call.id} --approve (or --deny)"
+    return f"settle {call.id} --output JSON (or --error TEXT)"
+
+
+def _is_late(call: CallRecord, now: float) -> bool:
+    """Return whether the store refuses a result of a call, because a worker has to expire it."""
+    return call.expires_at is not None and call.expires_at <= now
+
+
+def _needs_worker(found: RunDescription) -> bool:
+    """Return whether the run needs a worker, as the doctor says in more words."""
+    run, now = found.run, found.now
+    if run.status == "retrying":
+        return run.due_at is not None and run.due_at <= now - RESTARTED_AFTER
+    if run.status == "running":
+        return run.lease_until is not None and run.lease_until <= now - BUSY_AFTER
+    return run.status == "due" or any(_is_late(call, now - BUSY_AFTER) for call in found.waits_for)
 
 
 def _conversation(found: RunDescription) -> str:
@@ -147,6 +166,8 @@ def _call(call: CallRecord, now: float) -> str:
     parts = [f"{call.kind} {call.tool} {call.id}, since {since(call.created_at, now)}"]
     if call.expires_at is not None:
         parts.append(f"until {until(call.expires_at, now)}")
+    if _is_late(call, now):
+        parts.append("past its deadline: a worker has to take it up")
     if call.kind == "external" and call.dispatched_at is None:
         parts.append("never sent")
     if call.heartbeat_at is not None:

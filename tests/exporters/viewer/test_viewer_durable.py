@@ -116,7 +116,7 @@ async def test_a_run(store: RunStore) -> None:
     async with pages(store) as (http, runs):
         waiting = await page(http, "/durable/runs/go/")
         assert waiting.count("for ") >= 2
-        for text in ("claim 1", "waited for a worker", "run.waiting", "async_tool.registered", "&lt;script"):
+        for text in ("claim 1 and the wait for it", "run.waiting", "async_tool.registered", "&lt;script"):
             assert text in waiting, text
         state = await runs.status("go")
         await runs.settle(state.external[0].id, output=1)

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from pellucid.durable import CallRecord, JournalEntry, RunEvent, RunOverview
+from pellucid.durable import CallRecord, JournalEntry, RunEvent
+from pellucid.durable.store.details import RunDetails
 from pellucid.durable.store.records import FINAL
+from pellucid.durable.store.retries import RETRIED
+from pellucid.durable.store.values import GIVEN_UP
+from pellucid.run.journal import BEGUN
 
 BarKind: TypeAlias = Literal["queued", "pass", "call", "approval", "retry"]
 
-_PASS_ENDS: Final = frozenset({"run.waiting", "run.retrying", "run.completed", "run.failed", "run.cancelled"})
+_ENDS: Final = frozenset({"run.waiting", "run.retrying", "run.completed", "run.failed", "run.cancelled"})
+_INTERRUPTED: Final = "interrupted; its end is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,64 +42,156 @@ class Bar:
     width: float = 0.0
 
 
-def timeline(
-    run: RunOverview,
-    now: float,
-    calls: Iterable[CallRecord],
-    steps: Iterable[JournalEntry],
-    events: Sequence[RunEvent],
-) -> list[Bar]:
+def timeline(found: RunDetails, steps: Iterable[JournalEntry], events: Iterable[RunEvent]) -> list[Bar]:
     """Return the bars of a run in order of their starts.
 
-    A claim of a worker is a bar from its first journal entry to its last one, or to the event that ends its pass. When
-    a process was killed is not known: the bar ends with its last entry.
+    Args:
+        found: The run.
+        steps: Its journal, without contents.
+        events: Its events of types `run.*`.
     """
-    passes = _passes(steps, events, is_running=run.status == "running")
-    bars = [*passes, *(_call(call) for call in calls), *_retries(run, events)]
-    first = min((bar.start for bar in passes), default=None)
-    bars.append(Bar("queued", "waited for a worker", run.created_at, first, ""))
-    end = max([now if run.status not in FINAL else run.updated_at, *(bar.end or 0.0 for bar in bars)])
+    run, known = found.run, list(events)
+    claims = _Claims(found, steps, known).bars()
+    bars = [*claims, *map(_call, found.calls), *_retries(found, known), *_queued(found, claims)]
+    end = max([found.now if run.status not in FINAL else run.updated_at, *(bar.end or 0.0 for bar in bars)])
     return [_placed(bar, run.created_at, end) for bar in sorted(bars, key=lambda bar: bar.start)]
 
 
-def _passes(steps: Iterable[JournalEntry], events: Sequence[RunEvent], *, is_running: bool) -> list[Bar]:
-    times: dict[int, list[float]] = {}
-    for step in steps:
-        times.setdefault(step.fence, []).append(step.created_at)
-    starts = {fence: min(entries) for fence, entries in times.items()}
-    for event in events:
-        if event.type in _PASS_ENDS:
-            before = [fence for fence, start in starts.items() if start <= event.time]
-            if before:
-                times[max(before)].append(event.time)
-    ends = {event.time: event.type.removeprefix("run.") for event in events if event.type in _PASS_ENDS}
-    bars = []
-    for fence, entries in sorted(times.items()):
-        is_last = fence == max(times)
-        end = None if is_last and is_running else max(entries)
-        note = "running" if end is None else ends.get(end, "interrupted")
-        bars.append(Bar("pass", f"claim {fence}", min(entries), end, note))
-    return bars
+class _Claims:
+    """Claims of a run, as far as their journal entries and the events that ended passes tell.
+
+    A claim itself is not recorded. It has begun before its first entry, which is made at once where passes are traced,
+    and ended with an event or, if its process was killed or gave the run back, at some time after its last entry.
+    """
+
+    def __init__(self, found: RunDetails, steps: Iterable[JournalEntry], events: Sequence[RunEvent]) -> None:
+        self._found = found
+        records: list[JournalEntry | RunEvent] = [*steps, *events]
+        self._records = sorted(records, key=lambda record: record.seq)
+        self._last_seq = max((event.seq for event in events if event.type in _ENDS), default=0)
+        self._bars: list[Bar] = []
+        self._open: list[JournalEntry] = []
+        self._due_at = found.run.created_at
+
+    def bars(self) -> list[Bar]:
+        """Return a bar for each claim that has left a trace."""
+        for record in self._records:
+            if isinstance(record, RunEvent):
+                self._take_event(record)
+            else:
+                self._take_entry(record)
+        run = self._found.run
+        if run.status != "running":
+            self._interrupt()
+        elif run.lease_until is not None and run.lease_until > self._found.now:
+            self._hold(None, "running")
+        else:
+            self._hold(run.updated_at, "its lease has expired")
+        return self._bars
+
+    def _take_entry(self, entry: JournalEntry) -> None:
+        is_claim = not entry.key.startswith(f"{RETRIED}:")
+        if not is_claim or (self._open and self._open[0].fence != entry.fence):
+            self._interrupt()
+        if is_claim:
+            self._open.append(entry)
+
+    def _take_event(self, event: RunEvent) -> None:
+        if event.type in _ENDS:
+            if self._has_no_claim(event):
+                self._interrupt()
+            elif self._open or event.type != "run.cancelled":  # without a claim, an operator has cancelled it
+                self._end(event.time, event.type.removeprefix("run."))
+            self._due_at = max([event.time, *self._settled(event)])
+        if event.type == "run.retrying":
+            self._due_at = max(event.time, _next_at(event) or 0.0)
+        elif event.type == "run.retried":
+            self._due_at = event.time
+
+    def _has_no_claim(self, event: RunEvent) -> bool:
+        """Return whether an event is known not to be of the claim that has written the entries before it."""
+        run = self._found.run
+        if event.data.get("error_type") == GIVEN_UP:
+            return True
+        is_last = event.seq == self._last_seq and run.status in FINAL and bool(self._open)
+        return is_last and event.type == "run.cancelled" and (run.lease_owner is not None or self._is_older())
+
+    def _is_older(self) -> bool:
+        """Return whether the run was claimed after the claim that has written the latest entries."""
+        return bool(self._open) and self._open[0].fence < self._found.run.fence
+
+    def _settled(self, event: RunEvent) -> list[float]:
+        """Return when the calls were settled that the run waits for after an event."""
+        calls = self._found.calls
+        return [call.settled_at for call in calls if call.seq < event.seq and call.settled_at is not None]
+
+    def _interrupt(self) -> None:
+        if self._open:
+            last = self._open[-1].created_at
+            self._end(last, _INTERRUPTED)
+            self._due_at = last
+
+    def _hold(self, end: float | None, note: str) -> None:
+        """Add the claim that holds the run."""
+        run = self._found.run
+        if self._is_older():
+            self._interrupt()
+        if not self._open and run.due_at is not None:
+            self._due_at = run.due_at
+        self._end(end, note, run.fence)
+
+    def _end(self, end: float | None, note: str, fence: int | None = None) -> None:
+        fence = self._open[0].fence if self._open else fence
+        label = f"claim {fence}" if fence is not None else "claim"
+        if self._open and self._open[0].key.startswith(f"{BEGUN}:"):
+            start = self._open[0].created_at
+        else:
+            start, label = self._due_at, f"{label} and the wait for it"
+        self._bars.append(Bar("pass", label, start, end, note))
+        self._open = []
+
+
+def _queued(found: RunDetails, claims: Sequence[Bar]) -> list[Bar]:
+    """Return the wait for the first claim, unless it is part of the bar of that claim."""
+    run = found.run
+    if not claims:
+        label = "waited for a worker" if not run.fence else "waited for a first step"
+        return [Bar("queued", label, run.created_at, run.updated_at if run.status in FINAL else None, "")]
+    first = min(bar.start for bar in claims)
+    return [Bar("queued", "waited for a worker", run.created_at, first, "")] if first > run.created_at else []
 
 
 def _call(call: CallRecord) -> Bar:
-    note = call.status if call.dispatched_at is not None or call.kind == "approval" else f"{call.status}, never sent"
-    return Bar("approval" if call.kind == "approval" else "call", call.tool, call.created_at, call.settled_at, note)
+    if call.kind == "approval":
+        return Bar("approval", call.tool, call.created_at, call.settled_at, _decision(call))
+    note = call.status if call.dispatched_at is not None else f"{call.status}, never sent"
+    return Bar("call", call.tool, call.created_at, call.settled_at, note)
 
 
-def _retries(run: RunOverview, events: Sequence[RunEvent]) -> list[Bar]:
+def _decision(call: CallRecord) -> str:
+    if call.status == "completed" and isinstance(call.output, dict):
+        return "approved" if call.output.get("approved") else "denied"
+    return call.status
+
+
+def _retries(found: RunDetails, events: Sequence[RunEvent]) -> list[Bar]:
     bars = []
-    retried = [event.time for event in events if event.type == "run.retried"]
     for event in events:
         if event.type == "run.retrying":
-            due_at = event.data.get("next_at")
-            end = float(due_at) if isinstance(due_at, int | float) else None
+            end = _next_at(event)
             if end is not None:  # unless an operator did not wait
-                end = min([end, *(time for time in retried if time >= event.time)])
-            is_next = run.next_attempt_at is not None and end == run.next_attempt_at
+                end = min([end, *(other.time for other in events if other.seq > event.seq)])
+            failures = found.run.failures
+            is_next = found.run.status == "retrying" and failures is not None and end == failures.next_at
             note = f"attempt {event.data.get('attempt')}: {event.data.get('error_type')}"
             bars.append(Bar("retry", "waited after a failure", event.time, None if is_next else end, note))
     return bars
+
+
+def _next_at(event: RunEvent) -> float | None:
+    """Return when the run is due again after a failure."""
+    due_at = event.data.get("next_at")
+    return float(due_at) if isinstance(due_at, int | float) else None
 
 
 def _placed(bar: Bar, start: float, end: float) -> Bar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from pellucid.durable.store import runs, versions
 from pellucid.durable.store.database import Transaction
@@ -72,7 +73,8 @@ def _give_up(tx: Transaction, row: Row) -> Row:
     error = (
         f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, all but "
         f"the first {QUARANTINE} while its worker ran nothing else, as if it ended the process of each worker; look at "
-        f"the workers' logs for the cause, and submit the run again"
+        f"the workers' logs for the cause, mend it, and continue the run with `await runs.retry({row['id']!r})` or "
+        f"`pellucid durable retry {quote(row['id'])}`"
     )
     result: JSONObject = {"error": error, "error_type": GIVEN_UP}
     runs.end(tx, row["id"], row["fence"], "failed", result, {}, [{"type": "run.failed", "error_type": GIVEN_UP}])

@@ -9,7 +9,7 @@ from pellucid.durable.store import queries
 from pellucid.durable.store.callbacks import callback
 from pellucid.durable.store.database import Transaction
 from pellucid.durable.store.overviews import RunOverview, overview
-from pellucid.durable.store.records import CallbackRecord, CallRecord, RunRecord
+from pellucid.durable.store.records import FINAL, CallbackRecord, CallRecord, RunRecord
 from pellucid.durable.store.values import Row, call_record, dump, load, run_record
 from pellucid.errors import UnknownRun
 
@@ -38,6 +38,7 @@ class JournalSummary:
         answers: Answers of models.
         results: Results of tools.
         started: Calls that have started in this pass, without a result; a tool is running, or its process has ended.
+            None of a run that has ended.
         size: Characters of the entries.
         checkpoint_size: Characters of the checkpoint, from which the next pass continues; 0 if there is none.
         last_entry_at: Time of the latest entry; None without entries.
@@ -94,7 +95,9 @@ def _summary(entries: Sequence[Row], run: Row) -> JournalSummary:
     steps = [entry["key"].partition(":")[0] for entry in entries]
     ended = {_name(entry) for entry in entries if entry["key"].startswith("result:")}
     begun = [entry for entry in entries if entry["seq"] > run["checkpoint_seq"] and entry["started"] is not None]
-    if run["status"] == "running" and not run["expired_leases"]:  # what an earlier claim had started is over
+    if run["status"] in FINAL:
+        begun = []
+    elif run["status"] == "running" and not run["expired_leases"]:  # what an earlier claim had started is over
         begun = [entry for entry in begun if entry["fence"] == run["fence"]]
     started = {_name(entry): entry for entry in begun if _name(entry) not in ended}  # it may start again
     return JournalSummary(

@@ -264,7 +264,7 @@ class RunStore(
         return await self._read(partial(queries.run, run_id=run_id))
 
     async def steps(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
-        """Return the entries of a run's journal about what has started and ended; those of results without content."""
+        """Return the journal of a run; answers and results without content."""
         return await self._read(partial(queries.steps, run_id=run_id, after=after))
 
     async def journal(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
