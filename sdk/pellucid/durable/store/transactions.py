@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.threads import Threads
-from pellucid.durable.store.database import FULL_DISK, Database, Transaction, TransactionLost
+from pellucid.durable.store.database import Database, Transaction, TransactionLost
 from pellucid.durable.store.records import Changes
 from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
 from pellucid.errors import ConfigError, StoreError, StoreUnavailable
@@ -197,9 +197,8 @@ class Transactions:
             except TransactionLost as lost:
                 is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
                 if not lost.is_transient or time.monotonic() + delay > until:
-                    reason = FULL_DISK if lost.is_full else "is not available"
                     raise StoreUnavailable(
-                        self._database.name, is_outcome_unknown=is_outcome_unknown, reason=reason
+                        self._database.name, is_outcome_unknown=is_outcome_unknown, reason=lost.reason
                     ) from lost.__cause__
             await anyio.sleep(delay)
             delay = min(2 * delay, 1.0)
