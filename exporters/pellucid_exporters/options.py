@@ -251,9 +251,9 @@ def _check_files(what: str, options: object, names: Sequence[str]) -> None:
 
 def _check_endpoint(endpoint: str) -> None:
     if not is_url(endpoint):
-        raise ConfigError(
-            f"OTLP endpoint {shown(endpoint)!r} is not a URL; write it as http://host:port or https://host:port"
-        )
+        url = f"http://{endpoint}"
+        forms = repr(shown(url)) if is_url(url) and urlsplit(url).port else "http://host:port or https://host:port"
+        raise ConfigError(f"OTLP endpoint {shown(endpoint)!r} is not a URL; write it as {forms}")
     if urlsplit(endpoint).path.rstrip("/").endswith(("/v1/traces", "/v1/metrics", "/v1/logs")):
         raise ConfigError(f"OTLP endpoint {shown(endpoint)!r} names one signal; give the base URL, without /v1/…")
 

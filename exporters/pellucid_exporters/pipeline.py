@@ -28,6 +28,7 @@ from pellucid.errors import ConfigError
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import LogSink, set_default, unset_default
 from pellucid.version import __version__
+from pellucid_exporters.argument_checks import check_arguments
 from pellucid_exporters.exits import shut_down_at_exit
 from pellucid_exporters.faults import Faults
 from pellucid_exporters.metric_limits import MetricLimits
@@ -133,6 +134,18 @@ def configure(
     Raises:
         ConfigError: an option cannot work, the port is taken, or another configuration is active.
     """
+    check_arguments(
+        service_name,
+        otlp=otlp,
+        prometheus=prometheus,
+        console=console,
+        file=file,
+        local=local,
+        tail_sampling=tail_sampling,
+        metric_limits=metric_limits,
+        capture=capture,
+        resource=resource,
+    )
     settings = Settings(
         service_name=service_name,
         otlp=resolve_otlp(otlp),

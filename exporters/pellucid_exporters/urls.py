@@ -21,5 +21,7 @@ def shown(url: str) -> str:
     except ValueError:
         return url.partition("?")[0].rpartition("@")[2]
     if not parts.scheme or not parts.netloc:
-        return parts.path.rpartition("@")[2]
+        return (
+            url.partition("?")[0].partition("#")[0].rpartition("@")[2]
+        )  # "localhost:4318" has `localhost` as a scheme
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -55,6 +55,12 @@ def not_a_signal(value: object) -> ConfigError:
     return ConfigError(f"signal={excerpt(repr(value))} of a run is not a CancelToken; give CancelToken()")
 
 
+def not_a_policy(function: str, value: object) -> ConfigError:
+    """Return the error about the option `capture` of a function."""
+    remedy = f"CapturePolicy({value!r})" if isinstance(value, str) else "CapturePolicy()"
+    return ConfigError(f"{function}(capture={excerpt(repr(value))}): must be a CapturePolicy; give {remedy}")
+
+
 def checked_tags(tags: Any) -> tuple[str, ...]:
     """Return the tags of a run, each once.
 

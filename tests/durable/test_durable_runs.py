@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pellucid import Agent, ConfigError, Decision, Identity, Limits, Message, Tool, ToolCall
-from pellucid.durable import DurableRuns
+from pellucid.durable import DurableRuns, SQLiteStore
 from pellucid.errors import CheckpointError, IdempotencyConflict, UnknownRun
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.clock import SOON, pass_time
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+UNOPENED = SQLiteStore("unopened.db")
+"""A store that refuses all that reaches it."""
 
 
 async def test_a_group_of_approval_and_external_calls(store: RunStore, telemetry: Captured) -> None:
@@ -81,10 +84,59 @@ async def test_submitted_once(store: RunStore) -> None:
         await runs.submit("b", "go")
     with pytest.raises(ConfigError, match="same name"):
         DurableRuns(store, [agent, agent])
-    with pytest.raises(ConfigError, match="must be positive"):
+    with pytest.raises(ConfigError, match="above 0"):
         DurableRuns(store, [agent], lease=0)
     with pytest.raises(UnknownRun):
         await runs.status("unknown")
+
+
+@pytest.mark.parametrize(
+    ("agents", "options", "problem"),
+    [
+        ([], {"retry": 5}, r"retry=5\): must be a RetryPolicy object, or None; give RetryPolicy\(max_attempts=5\)"),
+        ([], {"lease": "x"}, r"lease='x'\): must be a number of seconds above 0"),
+        ([], {"poll": 0}, r"poll=0\): must be a number of seconds above 0"),
+        ([], {"max_expired_leases": "x"}, r"max_expired_leases='x'\): must be a whole number from 1, or None"),
+        ([], {"version": 5}, r"version=5\): must be 1 to 255 printable characters"),
+        ([], {"retain": "x"}, r"retain='x'\): must be a number of seconds, and not negative"),
+        ([], {"callbacks": "x"}, r"callbacks='x'\): must be a Callbacks object, or None"),
+        ([], {"completion": "x"}, r"completion='x'\): must be a Completion object, or None"),
+        ("freight", {}, r"agents='freight'\): must be Agent objects; give a list of them"),
+        (None, {}, r"agents=None\): must be Agent objects; give a list of them"),
+        ([5], {}, r"agents=\[5\]\): must be Agent objects; give a list of them"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(agents: Any, options: dict[str, Any], problem: str) -> None:
+    """A wrong option is refused when the runs are made, with its name, its value and what to give."""
+    with pytest.raises(ConfigError, match=rf"^DurableRuns\({problem}"):
+        DurableRuns(UNOPENED, agents, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda runs: runs.submit("", "x"), r"submit\(agent=''\): must be an Agent, or the name of one"),
+        (lambda runs: runs.submit(5, "x"), r"submit\(agent=5\): must be an Agent, or the name of one"),
+        (lambda runs: runs.submit("a", "x", identity="ann"), r"identity='ann' of a run .* Identity\(principal='ann'\)"),
+        (lambda runs: runs.submit("a", "x", identity="ann", conversation_id="c"), "identity='ann' of a run is not"),
+        (lambda runs: runs.decide("run", "x"), r"decisions='x' of decide\(\) is not a sequence of Decision objects;"),
+        (lambda runs: runs.decide("run", Decision("a", True)), r"decisions=Decision\(.* is not a sequence of Decision"),
+        (lambda runs: runs.settle("async_tool_1", output=1, error="x"), "which is failed: give an output or an error"),
+        (lambda runs: runs.settle("async_tool_1", output=1, status="expired"), "ExternalResult.* remove it"),
+        (lambda runs: runs.settle("async_tool_1", error=5), r"ExternalResult\(error=5\) .*: give a text"),
+        (lambda runs: runs.settle(5, output=1), r"ExternalResult\(result_id=5\) .*: give a text"),
+        (lambda runs: runs.heartbeat("async_tool_1", extend="x"), r"heartbeat\(extend='x'\): must be a number of sec"),
+        (lambda runs: runs.heartbeat("async_tool_1", extend=-1), r"heartbeat\(extend=-1\): must be a number of sec"),
+        (lambda runs: runs.work(concurrency=0), r"work\(concurrency=0\): must be a whole number from 1"),
+        (lambda runs: runs.work(concurrency="x"), r"work\(concurrency='x'\): must be a whole number from 1"),
+        (lambda runs: runs.work(drain_timeout=-1), r"work\(drain_timeout=-1\): must be a number of seconds"),
+        (lambda runs: runs.work_until_idle(concurrency=0), r"work_until_idle\(concurrency=0\): must be a whole"),
+    ],
+)
+async def test_arguments_that_cannot_work_are_refused(call: Any, problem: str) -> None:
+    """A wrong argument is refused, before the store is asked, with its name, its value and what to give."""
+    with pytest.raises((ConfigError, CheckpointError), match=f"^{problem}"):
+        await call(DurableRuns(UNOPENED, []))
 
 
 async def test_outcomes_of_decisions_and_results(store: RunStore) -> None:

@@ -15,6 +15,7 @@ from pellucid import ConfigError
 from pellucid.durable import PostgresStore, SQLiteStore, open_store
 from pellucid.durable.store.statements import schema
 from pellucid.errors import StoreUnavailable
+from support.processes import run_python
 from support.stores import claimed
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     [
         ("runs.db", {}, "starts with 'runs.db'"),
         ("mysql://host/db", {}, "starts with 'mysql'"),
+        (5, {}, r"open_store\(5\): must be a URL, such as 'sqlite:///runs.db'"),
         ("sqlite://host/runs.db", {}, "has a host"),
         ("sqlite:///", {}, "needs a file"),
         ("sqlite:///:memory:", {}, "needs a file"),
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
         ("postgresql://user:secret@host/db?nothing=1", {}, "connection string is invalid"),
     ],
 )
-def test_options(url: str, options: dict[str, Any], named: str) -> None:
+def test_options(url: Any, options: dict[str, Any], named: str) -> None:
     """A URL or option that is not valid is named, without a password."""
     with pytest.raises(ConfigError, match=named) as caught:
         open_store(url, **options)
@@ -219,15 +221,54 @@ def test_file_of_something_else(tmp_path: Path) -> None:
     assert file.read_text() == "Not a database.\n" * 100
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    """A file that cannot be made is an error that names it."""
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing/runs.db", r"cannot be opened: the folder '.*/missing' does not exist; create it"),
+        ("a_file/runs.db", r"cannot be opened: '.*/a_file' is not a folder; give another path"),
+        ("folder", r"cannot be opened: it is a folder; give the path of a file in it"),
+    ],
+)
+def test_a_file_that_cannot_be_opened(tmp_path: Path, name: str, problem: str) -> None:
+    """A file that cannot be opened is an error that names it, the cause and the remedy."""
+    (tmp_path / "a_file").touch()
+    (tmp_path / "folder").mkdir()
 
     async def open_it() -> None:
-        async with SQLiteStore(tmp_path / "missing" / "runs.db"):
+        async with SQLiteStore(tmp_path / name):
             pass
 
-    with pytest.raises(StoreUnavailable, match=r"missing/runs\.db"):
+    with pytest.raises(StoreUnavailable, match=rf"^store '.*{name}' {problem}; nothing was written$"):
         anyio.run(open_it)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
+    """A file in a folder of somebody else is an error that says so."""
+    script = """
+        import os
+        import sys
+        import anyio
+        import pellucid.durable.store.sqlite  # before this process may read nothing anymore
+        from pellucid.durable import SQLiteStore
+        from pellucid.errors import StoreUnavailable
+
+        if os.geteuid() == 0:
+            os.setuid(65534)  # root may write everywhere
+
+        async def open_it() -> None:
+            async with SQLiteStore(sys.argv[1]):
+                pass
+
+        try:
+            anyio.run(open_it)
+        except StoreUnavailable as error:
+            assert "cannot be opened: this user may not write it; change the permissions" in str(error), error
+        else:
+            raise AssertionError("accepted")
+        """
+    (tmp_path / "folder").mkdir(mode=0o500)
+    run_python(script, tmp_path / "folder" / "runs.db")
 
 
 def test_postgres_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:

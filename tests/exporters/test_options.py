@@ -79,7 +79,8 @@ def test_protocols_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (lambda: Otlp(endpoint="collector:4318"), "is not a URL"),
+        (lambda: Otlp(endpoint="localhost:4318"), r"^OTLP endpoint 'localhost:4318' .* as 'http://localhost:4318'$"),
+        (lambda: Otlp(endpoint="me:secret@localhost:4318?key=secret"), r"'localhost:4318' .* 'http://localhost:4318'$"),
         (lambda: Otlp(endpoint="http://[::1"), "is not a URL"),
         (lambda: Otlp(endpoint="http://collector:43180000"), "is not a URL"),
         (lambda: Otlp(endpoint="http://collector:4318/v1/traces"), "give the base URL"),
@@ -95,6 +96,29 @@ def test_options_are_refused_early(options: Any, message: str) -> None:
     """An option that cannot work fails at once and says what would."""
     with pytest.raises(ConfigError, match=message):
         options()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"service_name": ""}, r"service_name=''\): give a name, such as 'support'"),
+        ({"service_name": 5}, r"service_name=5\): give a name, such as 'support'"),
+        ({"otlp": 5}, r"otlp=5\): give a URL, such as 'http://localhost:4318', True or False, or Otlp\(\.\.\.\)"),
+        ({"otlp": {"headers": "hunter2"}}, r"otlp=<dict>\): give a URL"),
+        ({"prometheus": 1.5}, r"prometheus=1\.5\): give a port, 'host:port', True or False, or Prometheus\(\.\.\.\)"),
+        ({"console": "yes"}, r"console='yes'\): give True or False, or Console\(\.\.\.\)"),
+        ({"file": 5}, r"file=5\): give a path, or File\(\.\.\.\)"),
+        ({"local": 5}, r"local=5\): give a path, True or False, or Local\(\.\.\.\)"),
+        ({"tail_sampling": 5}, r"tail_sampling=5\): give TailSampling\(\.\.\.\)"),
+        ({"metric_limits": 5}, r"metric_limits=5\): give MetricLimits\(\.\.\.\)"),
+        ({"capture": "metadata"}, r"capture='metadata'\): give CapturePolicy\('metadata'\)"),
+        ({"resource": "x"}, r"resource='x'\): give a dictionary of attributes, or a Resource"),
+    ],
+)
+def test_arguments_of_configure_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
+    """A wrong argument is refused with its name, its value unless it may have secrets, and what to give."""
+    with pytest.raises(ConfigError, match=rf"^configure\({problem}"):
+        configure(**{"service_name": "shop", "set_global": False, **options})
 
 
 def test_headers_are_not_shown() -> None:

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from pellucid.errors import ConfigError
 from pellucid.messages import Part, load_part
 from pellucid.module_names import renamed
+from pellucid.text import excerpt
 from pellucid.types import JSONObject, JSONValue
 
 MAX_TIME: Final = 1e11
@@ -36,7 +37,8 @@ class ExternalResult:
             telemetry; by default when the run resumes.
 
     Raises:
-        ConfigError: the status does not fit the output and the error, or the time is out of range.
+        ConfigError: the status does not fit the output and the error, one has another type, or the time is out of
+            range.
     """
 
     result_id: str
@@ -46,6 +48,9 @@ class ExternalResult:
     settled_at: float | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("result_id", self.result_id), ("error", self.error or "")):
+            if not isinstance(value, str):
+                raise ConfigError(f"ExternalResult({name}={excerpt(repr(value))}) of {self.result_id!r}: give a text")
         status = self.status or ("completed" if self.error is None else "failed")
         object.__setattr__(self, "status", status)
         if status not in _STATUSES:

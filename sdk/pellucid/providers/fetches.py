@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -141,13 +141,13 @@ class LateFailure(NamedTuple):
     time: float
 
 
-def patience_of(owner: str, seconds: float | None, *, tell_model: bool) -> Patience | None:
+def patience_of(owner: str, seconds: Any, *, tell_model: bool) -> Patience | None:
     """Return the patience that `owner` was given, if any.
 
     Raises:
         ConfigError: it is negative or not finite, or a notice is to go to the model and there is none.
     """
-    if seconds is not None and not 0 <= seconds < math.inf:
+    if not (seconds is None or (isinstance(seconds, int | float) and 0 <= seconds < math.inf)):
         raise ConfigError(
             f"{owner}: patience={seconds!r} must be finite and not negative; use None to wait for every hub"
         )

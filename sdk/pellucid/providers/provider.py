@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from pellucid import semconv
 from pellucid.context import DiscoveryContext
@@ -167,12 +167,11 @@ class ProviderFacts(NamedTuple):
                 f"plain tools go to Agent(tools=...) or static_tools()"
             )
         facts = cls(**{name: getattr(untyped, name) for name in cls._fields if hasattr(untyped, name)})
-        if facts.objective is not None and not facts.objective > 0:
-            raise ConfigError(
-                f"provider {untyped.id!r}: objective={facts.objective!r} must be a positive number of seconds"
-            )
-        if facts.slo is not None and not (facts.objective is not None and 0 < facts.slo < 1):
-            raise ConfigError(f"provider {untyped.id!r}: slo={facts.slo!r} must be a share below 1 beside an objective")
+        objective, slo = cast("tuple[Any, Any]", (facts.objective, facts.slo))
+        if objective is not None and not (isinstance(objective, int | float) and objective > 0):
+            raise ConfigError(f"provider {untyped.id!r}: objective={objective!r} must be a positive number of seconds")
+        if slo is not None and not (objective is not None and isinstance(slo, float) and 0 < slo < 1):
+            raise ConfigError(f"provider {untyped.id!r}: slo={slo!r} must be a share below 1 beside an objective")
         return facts
 
 

@@ -22,13 +22,15 @@ def resume_request(checkpoint: JSONObject, options: Mapping[str, Any]) -> Resume
     Raises:
         CheckpointError: the checkpoint, the decisions or the results are not valid.
     """
-    decisions = _all_of(Decision, "decisions", options.get("decisions", ()))
-    results = _all_of(ExternalResult, "results", options.get("results", ()))
+    decisions = all_of(Decision, "decisions", options.get("decisions", ()))
+    results = all_of(ExternalResult, "results", options.get("results", ()))
     return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
 
 
-def _all_of(kind: type[_T], option: str, values: object) -> tuple[_T, ...]:
-    """Return the values of an option of `resume`.
+def all_of(
+    kind: type[_T], option: str, values: object, method: str = "Agent.resume()", owner: str = "result"
+) -> tuple[_T, ...]:
+    """Return the values of an option of a method, each for something that `owner` has.
 
     Raises:
         CheckpointError: they are no sequence of this type.
@@ -36,7 +38,7 @@ def _all_of(kind: type[_T], option: str, values: object) -> tuple[_T, ...]:
     listed = tuple(values) if isinstance(values, Iterable) else (None,)
     if not all(isinstance(value, kind) for value in listed):
         raise CheckpointError(
-            f"{option}={excerpt(repr(values))} of Agent.resume() is not a sequence of {kind.__name__} objects; "
-            f"make one for each of the result's `{'approvals' if kind is Decision else 'external'}`"
+            f"{option}={excerpt(repr(values))} of {method} is not a sequence of {kind.__name__} objects; "
+            f"make one for each of the {owner}'s `{'approvals' if kind is Decision else 'external'}`"
         )
     return listed

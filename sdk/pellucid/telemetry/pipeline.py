@@ -78,6 +78,9 @@ class TelemetryOptions:
         catalog_sinks: Destinations of whole catalogues; `()` for none.
         early_input: Whether spans have their inputs as soon as these are known, for exporters that show them meanwhile.
         clock: Source of all times of a run, in nanoseconds since the epoch; for tests.
+
+    Raises:
+        ConfigError: `capture` is not a policy.
     """
 
     tracer_provider: trace.TracerProvider | None = None
@@ -88,6 +91,13 @@ class TelemetryOptions:
     catalog_sinks: Sequence[CatalogSink] | None = None
     early_input: bool | None = None
     clock: Callable[[], int] | None = None
+
+    def __post_init__(self) -> None:
+        capture: Any = self.capture
+        if not isinstance(capture, CapturePolicy | None):
+            from pellucid.caller_checks import not_a_policy
+
+            raise not_a_policy("TelemetryOptions", capture)
 
 
 _FIELDS: Final = tuple(field.name for field in fields(TelemetryOptions))

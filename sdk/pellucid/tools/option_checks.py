@@ -1,18 +1,24 @@
-"""Checks of a tool's options. Imported for tools with options of asynchronous calls."""
+"""Checks of a tool's options. Imported for tools with options of asynchronous calls, or a wrong time."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pellucid.errors import ConfigError
+from pellucid.text import excerpt
 
 
 def check_options(tool: Any) -> None:
     """Reject options that are unknown, or that have no meaning together.
 
     Raises:
-        ConfigError: the options do not fit each other.
+        ConfigError: the options do not fit each other, or a time is not one.
     """
+    for name in ("timeout", "expires_in", "heartbeat"):
+        value = getattr(tool, name)
+        if not (value is None or (isinstance(value, int | float) and value > 0)):
+            shown = f"Tool({tool.name!r}, {name}={excerpt(repr(value))})"
+            raise ConfigError(f"{shown}: must be a number of seconds above 0, or None")
     is_background, is_external = tool.execution == "same-invocation", tool.execution == "external-dispatch"
     problems = {
         "unknown execution; use 'same-invocation' or 'external-dispatch'": not (

@@ -203,7 +203,10 @@ class Tool(Generic[DepsT_contra]):
             from pellucid.tools.annotations import asks
 
             object.__setattr__(self, "needs_approval", asks(self.name, self.needs_approval, self.annotations))
-        if (self.execution, self.pending, self.expires_in, self.heartbeat, self.on_invalid_output) not in _PLAIN:
+        timeout: Any = self.timeout
+        is_timely = timeout is None or (isinstance(timeout, int | float) and timeout > 0)
+        options = (self.execution, self.pending, self.expires_in, self.heartbeat, self.on_invalid_output)
+        if options not in _PLAIN or not is_timely:
             from pellucid.tools.option_checks import check_options
 
             check_options(self)

@@ -89,10 +89,28 @@ async def test_entries_are_bounded() -> None:
         {"stale_if_error": -1},
         {"stale_while_revalidate": -1},
         {"max_entries": 0},
+        {"hub": 5},
+        {"id": 5},
+        {"ttl": "x"},
+        {"timeout": "x"},
+        {"patience": "x"},
+        {"max_entries": "x"},
+        {"objective": "x"},
+        {"objective": 0},
+        {"slo": "x"},
+        {"on_invalid": "skip"},
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    """The error names the option."""
-    (name,) = options
-    with pytest.raises(ConfigError, match=name):
-        DiscoveryProvider(FakeHub(), **{"id": "hub", **options})
+    """The error names the option and its value."""
+    [(name, value)] = options.items()
+    with pytest.raises(ConfigError, match=name) as refusal:
+        DiscoveryProvider(**{"hub": FakeHub(), "id": "hub", **options})
+    assert f"{name}={value!r}" in str(refusal.value)
+
+
+def test_a_provider_is_no_hub() -> None:
+    """A tool provider that is given as a hub is refused with the place where it belongs."""
+    provider = DiscoveryProvider(FakeHub(), id="hub")
+    with pytest.raises(ConfigError, match=r"not a hub but a tool provider; give it as Agent\(providers=\[...\]\)"):
+        DiscoveryProvider(provider, id="other")  # type: ignore[arg-type]  # on purpose

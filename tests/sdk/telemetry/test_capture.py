@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pellucid import CapturePolicy, ConfigError
+from pellucid import CapturePolicy, ConfigError, TelemetryOptions
 from pellucid.telemetry.capture import mask_secret_keys, mask_secret_shapes
 from pellucid.telemetry.secrets.masking import MASK
 
@@ -277,6 +277,13 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
     with pytest.raises(ConfigError, match=message) as refusal:
         CapturePolicy(**options)
     assert next(iter(options)) in str(refusal.value)
+
+
+@pytest.mark.parametrize(("given", "remedy"), [("metadata", r"CapturePolicy\('metadata'\)"), (5, r"CapturePolicy\(\)")])
+def test_what_is_no_policy_is_refused(given: Any, remedy: str) -> None:
+    """A mode alone is refused as a policy, with the policy of that mode as the remedy."""
+    with pytest.raises(ConfigError, match=rf"^TelemetryOptions\(capture={given!r}\): .* give {remedy}$"):
+        TelemetryOptions(capture=given)
 
 
 def test_a_policy_does_not_change_with_the_list_that_it_was_made_from() -> None:

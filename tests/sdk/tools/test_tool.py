@@ -176,6 +176,20 @@ def test_a_function_that_cannot_be_described_is_refused() -> None:
         tool(anything)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("timeout", -1), ("timeout", 0), ("timeout", "x"), ("expires_in", "x"), ("expires_in", 0), ("heartbeat", -1)],
+)
+def test_times_that_cannot_work_are_refused(option: str, value: Any) -> None:
+    """A time that is not a positive number of seconds is refused when the tool is made."""
+    options: dict[str, Any] = {option: value, "execution": None if option == "timeout" else "same-invocation"}
+    with pytest.raises(ConfigError, match=rf"^Tool\('work', {option}={value!r}\): must be a number of seconds above 0"):
+
+        @tool(**options)
+        def work() -> None:
+            pass
+
+
 def made(**changes: Any) -> Tool:
     """Return a tool with some of its attributes changed."""
     return Tool(**{"name": "a", "run": plus, "description": "d", "input_schema": {"type": "object"}, **changes})

@@ -39,9 +39,7 @@ def previous_digest(claim: Claim) -> str | None:
     return str(digests[-1]) if digests else None
 
 
-def versions_of(
-    agents: Mapping[str, Agent[Any, Any]], on_change: OnChange, version: str | None
-) -> Mapping[str, str] | None:
+def versions_of(agents: Mapping[str, Agent[Any, Any]], on_change: OnChange, version: Any) -> Mapping[str, str] | None:
     """Return the version of each agent to which runs are pinned; None if they are not.
 
     Raises:
@@ -49,7 +47,7 @@ def versions_of(
     """
     if on_change not in get_args(OnChange):
         raise ConfigError(f"DurableRuns(on_change={on_change!r}): must be 'continue' or 'wait'")
-    if version is not None and not (version and is_storable(version)):
+    if version is not None and not (isinstance(version, str) and version and is_storable(version)):
         raise ConfigError(f"DurableRuns(version={version!r}): must be 1 to {MAX_ID} printable characters")
     if version is None and on_change == "continue":
         return None

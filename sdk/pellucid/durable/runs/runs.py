@@ -17,7 +17,7 @@ from pellucid.approvals.checkpoint import current_trace
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.approvals.settling import settle as check_decisions
-from pellucid.caller_checks import checked_tags
+from pellucid.caller_checks import checked_tags, not_an_identity
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
@@ -29,7 +29,7 @@ from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.operation import Operation
-from pellucid.durable.runs.options import by_name, check_options, checked
+from pellucid.durable.runs.options import by_name, check_objects, check_options, checked
 from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods, note_ended
@@ -58,8 +58,10 @@ from pellucid.durable.store.transactions import seconds
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_answer, check_edited
+from pellucid.run.resume_request import all_of
 from pellucid.run.start import Input, conversation
 from pellucid.telemetry import Pipeline
+from pellucid.text import excerpt
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject, JSONValue
 
@@ -111,7 +113,8 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             that no version has begun. Without one, `wait` goes by a digest of the model, instructions and tools.
 
     Raises:
-        ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
+        ConfigError: two agents have the same name, a number is not positive, an option has another type, or the queue
+            belongs to another store.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
     ) -> None:
         self._agents = by_name(agents)
         check_options(lease, poll, max_expired_leases, conversations, stream)
+        check_objects(retry, callbacks, completion)
         self._store = store
         self._conversations = conversations
         self._telemetry = telemetry
@@ -171,7 +175,9 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             retry=retry,
         )
         shared: dict[str, Any] = {"store": store, "metrics": self._metrics, "poll": poll}
-        self._retention = Retention(ages=ages_of(retain), **shared) if retain is not None else None
+        self._retention = (
+            Retention(ages=ages_of(retain, "DurableRuns", "retain"), **shared) if retain is not None else None
+        )
         self._callbacks = callbacks
         self._deliverer = Deliverer(callbacks=callbacks, **shared) if callbacks else None
 
@@ -204,8 +210,8 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         passes have its tags.
 
         Raises:
-            ConfigError: the agent is unknown, the input or a tag has another type, there are a `history` and a
-                conversation, or a budget has another store.
+            ConfigError: the agent is unknown, the input, the identity or a tag has another type, there are a `history`
+                and a conversation, or a budget has another store.
             ConversationBusy: a run of the conversation has not ended, and runs do not queue.
             CallbackRefused: the callback URL is not allowed, or there is no `DurableRuns(callbacks=)`.
             IdempotencyConflict: the id or the key belongs to a run with another agent, input or callback.
@@ -214,9 +220,13 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             if self._callbacks is None:
                 raise CallbackRefused("this server delivers none; set DurableRuns(callbacks=Callbacks(...))")
             self._callbacks.check(callback)
-        name = agent if isinstance(agent, str) else agent.name
+        name: Any = agent.name if isinstance(agent, Agent) else agent
+        if not (isinstance(name, str) and name):
+            raise ConfigError(f"submit(agent={excerpt(repr(agent))}): must be an Agent, or the name of one")
         if self._agents and name not in self._agents:
             raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
+        if not isinstance(identity, Identity | None):
+            raise not_an_identity(identity, "run")
         if conversation_id is not None:
             if history:
                 raise ConfigError("submit: give history= or conversation_id=, not both; a conversation has its history")
@@ -349,11 +359,11 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         """Store decisions about the pending approvals of a run; the outcome of each says whether it counts.
 
         Raises:
-            CheckpointError: a decision is not valid, or its changed arguments do not fit the tool's schema; none was
-                stored.
+            CheckpointError: one is not a decision, or not valid, or its changed arguments do not fit the tool's schema;
+                none was stored.
         """
+        decisions = all_of(Decision, "decisions", decisions, "decide()", "state")
         calls = {call.id: call for call in await self._store.calls(run_id) if call.kind == "approval"}
-        decisions = list(decisions)
         for decision in decisions:
             if (call := calls.get(decision.approval_id)) is not None:
                 _check(approval_of(call), decision)
@@ -388,6 +398,8 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             ConfigError: the status does not fit the output and the error, or the output is not JSON.
         """
         result = ExternalResult(result_id=result_id, output=output, error=error, status=status)
+        if output is not None and result.status != "completed":
+            raise ConfigError(f"settle(output=) of {result_id!r}, which is {result.status}: give an output or an error")
         assert result.status is not None  # set when it was created
         if not result_id.startswith("async_tool_"):
             return await self._metrics.settled(Settlement("unknown"), result.status)
@@ -408,7 +420,11 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         return await self._store.call(result_id)
 
     async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
-        """Note that a call is being worked on; see `RunStore.heartbeat`."""
+        """Note that a call is being worked on; see `RunStore.heartbeat`.
+
+        Raises:
+            ConfigError: `extend` is not a number of seconds.
+        """
         return await self._store.heartbeat(result_id, extend=extend)
 
     async def progress(self, result_id: str, value: JSONValue) -> CallRecord | None:
@@ -463,18 +479,26 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         Args:
             concurrency: Runs at the same time.
             drain_timeout: Seconds that passes get when an operator asks this worker to end, with `drain_worker`.
+
+        Raises:
+            ConfigError: an option is not a number of its range.
         """
+        number, timeout = checked(concurrency, "work", "concurrency"), seconds(drain_timeout, "work", "drain_timeout")
         async with anyio.create_task_group() as tasks:
             if self._deliverer is not None:
                 tasks.start_soon(self._deliverer.work)
             if self._retention is not None:
                 tasks.start_soon(self._retention.work)
-            await self._worker.work(checked(concurrency), seconds(drain_timeout))
+            await self._worker.work(number, timeout)
             tasks.cancel_scope.cancel()
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
-        """Continue the runs that are due until none is; return the number of passes."""
-        return await self._worker.work_until_idle(checked(concurrency))
+        """Continue the runs that are due until none is; return the number of passes.
+
+        Raises:
+            ConfigError: the number of runs is not a whole number from 1.
+        """
+        return await self._worker.work_until_idle(checked(concurrency, "work_until_idle", "concurrency"))
 
 
 def _check(request: ApprovalRequest, decision: Decision) -> None:

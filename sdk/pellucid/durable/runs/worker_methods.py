@@ -25,7 +25,7 @@ class WorkerMethods:
         Raises:
             ConfigError: the timeout is not a number of seconds.
         """
-        self._draining.begin(seconds(timeout))
+        self._draining.begin(seconds(timeout, "drain", "timeout"))
 
     @property
     def is_draining(self) -> bool:

@@ -23,7 +23,7 @@ class CallbackMethods(BudgetMethods):
         No other caller gets a state of the run for `lease` seconds, unless `callback_delivered` or `callback_failed`
         ends the claim. If neither does, the state is due again after the lease.
         """
-        return await self._write(partial(callbacks.claim, lease=seconds(lease)))
+        return await self._write(partial(callbacks.claim, lease=seconds(lease, "claim_callback", "lease")))
 
     async def callback_delivered(self, claim: CallbackClaim) -> None:
         """Note that the receiver has accepted a state, also after the lease."""
@@ -39,7 +39,12 @@ class CallbackMethods(BudgetMethods):
                 state is due at once in either case.
         """
         return await self._write(
-            partial(callbacks.failed, claim=claim, error=error, delay=seconds(delay) if delay is not None else None)
+            partial(
+                callbacks.failed,
+                claim=claim,
+                error=error,
+                delay=seconds(delay, "callback_failed", "delay") if delay is not None else None,
+            )
         )
 
     async def retry_callback(self, run_id: str) -> bool:

@@ -53,7 +53,7 @@ class ClaimMethods(Transactions):
         """
         claiming = Claiming(
             worker=worker,
-            lease=seconds(lease),
+            lease=seconds(lease, "claim", "lease"),
             max_expired_leases=max_expired_leases,
             with_suspects=with_suspects,
             versions=versions,
@@ -74,7 +74,7 @@ class ClaimMethods(Transactions):
         """Claim one run of an agent, if it is due or its lease has expired; None otherwise. See `claim`."""
         claiming = Claiming(
             worker=worker,
-            lease=seconds(lease),
+            lease=seconds(lease, "claim_run", "lease"),
             max_expired_leases=max_expired_leases,
             with_suspects=with_suspects,
             versions=versions,
@@ -90,7 +90,12 @@ class ClaimMethods(Transactions):
         self, agents: Collection[str], older_than: float = 0.0, *, versions: Versions = None
     ) -> tuple[str, str] | None:
         """Return id and agent of the suspect that has waited for longest, if that is `older_than` seconds or more."""
-        work = partial(queries.suspect, agents=list(agents), older_than=seconds(older_than), versions=versions)
+        work = partial(
+            queries.suspect,
+            agents=list(agents),
+            older_than=seconds(older_than, "suspect", "older_than"),
+            versions=versions,
+        )
         return await self._read(work)
 
     async def pinned(self) -> tuple[PinnedRuns, ...]:

@@ -18,6 +18,7 @@ Channel: TypeAlias = Literal["work", "events", "callbacks"]
 `callbacks` with an empty key: a state is to be delivered."""
 
 
+UNAVAILABLE: Final = "is not available"
 FULL_DISK: Final = "has a full disk"
 """`reason` of a `StoreUnavailable`."""
 
@@ -78,7 +79,7 @@ class TransactionLost(Exception):
         is_outcome_unknown: Whether it may have been committed.
         is_transient: Whether repeating it can help.
         is_committed: Whether it was committed, and only what follows it was lost.
-        is_full: Whether the disk of the database is full.
+        reason: `reason` of the `StoreUnavailable`.
     """
 
     def __init__(
@@ -87,13 +88,13 @@ class TransactionLost(Exception):
         is_outcome_unknown: bool = False,
         is_transient: bool = True,
         is_committed: bool = False,
-        is_full: bool = False,
+        reason: str = UNAVAILABLE,
     ) -> None:
         super().__init__()
         self.is_committed = is_committed
         self.is_outcome_unknown = is_outcome_unknown
         self.is_transient = is_transient
-        self.is_full = is_full
+        self.reason = reason
 
 
 class Database(Protocol):

@@ -55,7 +55,7 @@ class OverviewMethods(Transactions):
         query = RunQuery(
             status=status,
             agent=agent,
-            older_than=None if older_than is None else seconds(older_than),
+            older_than=None if older_than is None else seconds(older_than, "list", "older_than"),
             worker=worker,
             key=key,
             text=text or None,

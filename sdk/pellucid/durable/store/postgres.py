@@ -15,7 +15,7 @@ import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.rows import DictRow, dict_row
 
-from pellucid.durable.store.database import Channel, Transaction, TransactionLost
+from pellucid.durable.store.database import FULL_DISK, UNAVAILABLE, Channel, Transaction, TransactionLost
 from pellucid.durable.store.statements import OTHER_DATABASE, schema, statements
 from pellucid.durable.store.values import Row
 from pellucid.durable.store.wakeups import Wakeups
@@ -240,7 +240,7 @@ class PostgresDatabase:
                 is_outcome_unknown=is_committing and not is_full,
                 is_transient=not is_full,
                 is_committed=is_committed,
-                is_full=is_full,
+                reason=FULL_DISK if is_full else UNAVAILABLE,
             ) from error
         except BaseException:
             if cursor is not None:

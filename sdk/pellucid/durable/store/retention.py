@@ -47,7 +47,7 @@ class RetentionMethods(Transactions):
         Raises:
             ConfigError: a status is not final.
         """
-        ages, number = ages_of(older_than), 0
+        ages, number = ages_of(older_than, "purge", "older_than"), 0
         if dry_run:
             return await self._read(partial(_purgeable, ages=ages))
         while batch := await self.purge_batch(ages):
@@ -63,8 +63,8 @@ class RetentionMethods(Transactions):
         return {}
 
 
-def ages_of(older_than: float | Mapping[RunStatus, float]) -> dict[RunStatus, float]:
-    """Return times by status.
+def ages_of(older_than: float | Mapping[RunStatus, float], function: str, option: str) -> dict[RunStatus, float]:
+    """Return times by status, the option of a function.
 
     Raises:
         ConfigError: a time is not one, or a status is not final.
@@ -72,7 +72,7 @@ def ages_of(older_than: float | Mapping[RunStatus, float]) -> dict[RunStatus, fl
     ages = older_than if isinstance(older_than, Mapping) else dict.fromkeys(FINAL, older_than)
     if unknown := set(ages) - FINAL:
         raise ConfigError(f"runs that are {min(unknown)!r} cannot be deleted; use {', '.join(sorted(FINAL))}")
-    return {status: seconds(age) for status, age in ages.items()}
+    return {status: seconds(age, function, option) for status, age in ages.items()}
 
 
 def purge(tx: Transaction, ages: Mapping[RunStatus, float]) -> Counter[RunStatus]:

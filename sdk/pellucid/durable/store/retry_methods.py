@@ -39,7 +39,13 @@ class RetryMethods(CallbackMethods):
         Raises:
             Fenced: the claim was lost; nothing was written.
         """
-        work = partial(retries.retry_later, claim=claim, failure=failure, delay=seconds(delay), entries=entries)
+        work = partial(
+            retries.retry_later,
+            claim=claim,
+            failure=failure,
+            delay=seconds(delay, "retry_later", "delay"),
+            entries=entries,
+        )
         return await self._write(work)
 
     async def retry(self, run_id: str, events: Sequence[JSONValue] = ()) -> Retry:

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, Final, Literal, TypeVar, cast
 
-from pellucid.durable.store.database import Transaction, TransactionLost
+from pellucid.durable.store.database import FULL_DISK, UNAVAILABLE, Transaction, TransactionLost
 from pellucid.durable.store.statements import OTHER_DATABASE, schema, statements
 from pellucid.durable.store.values import Row
 from pellucid.durable.store.wakeups import Wakeups
@@ -24,6 +25,7 @@ _OLDEST: Final = (3, 35)
 _NOT_A_STORE: Final = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 _TELEMETRY_STORE: Final = 0x50454C4C
 """`application_id` of the local store of `pellucid_exporters`."""
+_FORBIDDEN: Final = ": this user may not write it; change the permissions of the file and its folder"
 _TRANSIENT: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -206,10 +208,34 @@ class SQLiteDatabase:
             if code in _NOT_A_STORE:
                 problem = "is not a SQLite database, or a damaged one; name another file"
                 raise ConfigError(f"{self.name!r} {problem}") from error
-            is_full = code == sqlite3.SQLITE_FULL
             raise TransactionLost(
-                is_transient=code in _TRANSIENT, is_committed=is_committed(), is_full=is_full
+                is_transient=code in _TRANSIENT, is_committed=is_committed(), reason=_reason(code, self._path)
             ) from error
+
+
+def _reason(code: int, path: Path) -> str:
+    """Return the reason of a `StoreUnavailable`, with the cause and the remedy if they are known."""
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return f"cannot be opened{_obstacle(path)}"
+    if code == sqlite3.SQLITE_READONLY:
+        return f"{UNAVAILABLE}{_FORBIDDEN}"
+    return FULL_DISK if code == sqlite3.SQLITE_FULL else UNAVAILABLE
+
+
+def _obstacle(path: Path) -> str:
+    """Return why a file cannot be opened; empty if it is not known."""
+    folder = path.parent
+    try:
+        if not S_ISDIR(folder.stat().st_mode):
+            return f": {str(folder)!r} is not a folder; give another path"
+    except PermissionError:
+        return _FORBIDDEN
+    except OSError:
+        return f": the folder {str(folder)!r} does not exist; create it"
+    if path.is_dir():
+        return ": it is a folder; give the path of a file in it"
+    is_allowed = os.access(folder, os.W_OK | os.X_OK) and (not path.exists() or os.access(path, os.R_OK | os.W_OK))
+    return "" if is_allowed else _FORBIDDEN
 
 
 def _version(connection: sqlite3.Connection) -> tuple[int | str, int]:

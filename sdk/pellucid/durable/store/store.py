@@ -239,7 +239,7 @@ class RunStore(
         Raises:
             Fenced: the claim was lost.
         """
-        await self._write(partial(runs.release, claim=claim, delay=seconds(delay)))
+        await self._write(partial(runs.release, claim=claim, delay=seconds(delay, "release", "delay")))
 
     async def cancel(self, run_id: str, reason: str, events: Sequence[JSONValue] = ()) -> Cancellation:
         """Cancel a run and its pending calls at once, or ask the worker that holds it.
@@ -280,7 +280,9 @@ class RunStore(
 
     async def undispatched(self, older_than: float, *, limit: int = 100) -> tuple[CallRecord, ...]:
         """Return external calls registered `older_than` seconds ago that were never marked as dispatched."""
-        return await self._read(partial(queries.undispatched, older_than=seconds(older_than), limit=limit))
+        return await self._read(
+            partial(queries.undispatched, older_than=seconds(older_than, "undispatched", "older_than"), limit=limit)
+        )
 
     @renamed(call_id="result_id", payload="output")
     async def settle(
@@ -329,7 +331,12 @@ class RunStore(
         Args:
             result_id: Id of the result, or of the approval.
             extend: Move the deadline, if there is one, to at least this many seconds from now.
+
+        Raises:
+            ConfigError: `extend` is not a number of seconds.
         """
+        if extend is not None:
+            extend = seconds(extend, "heartbeat", "extend")
         return await self._write(partial(calls.heartbeat, result_id=result_id, extend=extend, progress=None))
 
     @renamed(call_id="result_id")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pellucid.durable.store.store import RunStore
 from pellucid.errors import ConfigError
+from pellucid.text import excerpt
 
 
 class SQLiteStore(RunStore):
@@ -100,6 +101,8 @@ def open_store(url: str, **options: Any) -> RunStore:
     Raises:
         ConfigError: the URL or an option is invalid.
     """
+    if not isinstance(url, str):
+        raise ConfigError(f"open_store({excerpt(repr(url))}): must be a URL, such as 'sqlite:///runs.db'")
     scheme, _, rest = url.partition("://")
     stores: dict[str, Callable[..., RunStore]] = {
         "sqlite": SQLiteStore,

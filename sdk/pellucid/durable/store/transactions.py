@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -15,10 +15,11 @@ import anyio.to_thread
 
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.threads import Threads
-from pellucid.durable.store.database import FULL_DISK, Database, Transaction, TransactionLost
+from pellucid.durable.store.database import Database, Transaction, TransactionLost
 from pellucid.durable.store.records import Changes
 from pellucid.durable.store.wakeups import Key, Waiter, Wakeups
 from pellucid.errors import ConfigError, StoreError, StoreUnavailable
+from pellucid.text import excerpt
 from pellucid.tools.functions import name_of
 
 T = TypeVar("T")
@@ -197,20 +198,20 @@ class Transactions:
             except TransactionLost as lost:
                 is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
                 if not lost.is_transient or time.monotonic() + delay > until:
-                    reason = FULL_DISK if lost.is_full else "is not available"
                     raise StoreUnavailable(
-                        self._database.name, is_outcome_unknown=is_outcome_unknown, reason=reason
+                        self._database.name, is_outcome_unknown=is_outcome_unknown, reason=lost.reason
                     ) from lost.__cause__
             await anyio.sleep(delay)
             delay = min(2 * delay, 1.0)
 
 
-def seconds(value: float) -> float:
-    """Return a number of seconds.
+def seconds(value: float, function: str, option: str) -> float:
+    """Return a number of seconds, the option of a function.
 
     Raises:
-        ConfigError: it is negative, or not finite.
+        ConfigError: it is negative, not finite, or no number.
     """
-    if not (math.isfinite(value) and value >= 0):
-        raise ConfigError(f"{value!r} is not a number of seconds")
-    return float(value)
+    with suppress(TypeError, OverflowError):
+        if math.isfinite(value) and value >= 0:
+            return float(value)
+    raise ConfigError(f"{function}({option}={excerpt(repr(value))}): must be a number of seconds, and not negative")
