@@ -21,7 +21,6 @@ def shown(url: str) -> str:
     except ValueError:
         return url.partition("?")[0].rpartition("@")[2]
     if not parts.scheme or not parts.netloc:
-        return (
-            url.partition("?")[0].partition("#")[0].rpartition("@")[2]
-        )  # "localhost:4318" has `localhost` as a scheme
+        # Of "localhost:4318", `localhost` is taken for the scheme.
+        return url.partition("?")[0].partition("#")[0].rpartition("@")[2]
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, get_args
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, get_args
 
 from pellucid.agent import Agent
+from pellucid.caller_checks import not_an_identity
+from pellucid.context import Identity
 from pellucid.durable.callbacks.options import Callbacks
 from pellucid.durable.runs.conversations import Conversations
 from pellucid.durable.runs.retries import RetryPolicy
@@ -14,11 +16,23 @@ from pellucid.durable.states.records import StreamMode
 from pellucid.errors import ConfigError
 from pellucid.text import excerpt
 
+_OBJECTS: Final[Mapping[str, tuple[type[Any], str]]] = {
+    "retry": (RetryPolicy, "RetryPolicy(max_attempts=...)"),
+    "callbacks": (Callbacks, "Callbacks([key], allow=[url])"),
+    "completion": (Completion, "Completion(url, tokens)"),
+}
+"""Classes of options, each with an example."""
+
 
 def check_options(
-    lease: Any, poll: Any, max_expired_leases: int | None, conversations: Conversations, stream: StreamMode
+    lease: Any,
+    poll: Any,
+    max_expired_leases: int | None,
+    conversations: Conversations,
+    stream: StreamMode,
+    **objects: object,
 ) -> None:
-    """Check options of `DurableRuns`.
+    """Check options of `DurableRuns`; `objects` may be None.
 
     Raises:
         ConfigError: one is not valid.
@@ -32,22 +46,10 @@ def check_options(
         raise ConfigError(f"DurableRuns(conversations={conversations!r}): must be 'refuse' or 'queue'")
     if stream not in get_args(StreamMode):
         raise ConfigError(f"DurableRuns(stream={stream!r}): must be 'read', 'always' or 'never'")
-
-
-def check_objects(retry: object, callbacks: object, completion: object) -> None:
-    """Check options of `DurableRuns` that are objects or None.
-
-    Raises:
-        ConfigError: one has another type.
-    """
-    for name, value, kind, example in (
-        ("retry", retry, RetryPolicy, f"RetryPolicy(max_attempts={retry if isinstance(retry, int) else '...'})"),
-        ("callbacks", callbacks, Callbacks, "Callbacks([key], allow=[url])"),
-        ("completion", completion, Completion, "Completion(url, tokens)"),
-    ):
+    for name, value in objects.items():
+        kind, example = _OBJECTS[name]
         if not (value is None or isinstance(value, kind)):
-            shown = excerpt(repr(value))
-            raise ConfigError(f"DurableRuns({name}={shown}): must be a {kind.__name__} object, or None; give {example}")
+            raise ConfigError(f"DurableRuns({name}={excerpt(repr(value))}): give {example}, or None")
 
 
 def checked(number: Any, function: str, option: str, or_else: str = "") -> int:
@@ -59,6 +61,22 @@ def checked(number: Any, function: str, option: str, or_else: str = "") -> int:
     if isinstance(number, int) and number >= 1:
         return number
     raise ConfigError(f"{function}({option}={excerpt(repr(number))}): must be a whole number from 1{or_else}")
+
+
+def checked_name(agent: object, identity: object, known: Collection[str]) -> str:
+    """Return the name of the agent of a run that is submitted.
+
+    Raises:
+        ConfigError: there is no such agent, or the identity is none.
+    """
+    name = agent.name if isinstance(agent, Agent) else agent
+    if not (isinstance(name, str) and name):
+        raise ConfigError(f"submit(agent={excerpt(repr(agent))}): must be an Agent, or the name of one")
+    if known and name not in known:
+        raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, known))}")
+    if not isinstance(identity, Identity | None):
+        raise not_an_identity(identity, "run")
+    return name
 
 
 def by_name(agents: Any) -> dict[str, Agent[Any, Any]]:

@@ -17,7 +17,7 @@ from pellucid.approvals.checkpoint import current_trace
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.approvals.settling import settle as check_decisions
-from pellucid.caller_checks import checked_tags, not_an_identity
+from pellucid.caller_checks import checked_tags
 from pellucid.context import Identity
 from pellucid.durable.callbacks.deliverer import Deliverer
 from pellucid.durable.callbacks.options import Callbacks
@@ -29,7 +29,7 @@ from pellucid.durable.runs.endings import record_cancelled
 from pellucid.durable.runs.live.follower import Follower, LiveEvents
 from pellucid.durable.runs.live.hub import hub_of
 from pellucid.durable.runs.operation import Operation
-from pellucid.durable.runs.options import by_name, check_objects, check_options, checked
+from pellucid.durable.runs.options import by_name, check_options, checked, checked_name
 from pellucid.durable.runs.retention import Retention
 from pellucid.durable.runs.retries import RetryPolicy
 from pellucid.durable.runs.retry_methods import RetryMethods, note_ended
@@ -61,7 +61,6 @@ from pellucid.run.resume import check_answer, check_edited
 from pellucid.run.resume_request import all_of
 from pellucid.run.start import Input, conversation
 from pellucid.telemetry import Pipeline
-from pellucid.text import excerpt
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject, JSONValue
 
@@ -139,11 +138,10 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
         retain: float | Mapping[RunStatus, float] | None = None,
     ) -> None:
         self._agents = by_name(agents)
-        check_options(lease, poll, max_expired_leases, conversations, stream)
-        check_objects(retry, callbacks, completion)
-        self._store = store
-        self._conversations = conversations
-        self._telemetry = telemetry
+        objects = {"retry": retry, "callbacks": callbacks, "completion": completion}
+        check_options(lease, poll, max_expired_leases, conversations, stream, **objects)
+        self._store, self._callbacks = store, callbacks
+        self._conversations, self._telemetry = conversations, telemetry
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
         claims = Claims(
             store=store,
@@ -175,10 +173,8 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             retry=retry,
         )
         shared: dict[str, Any] = {"store": store, "metrics": self._metrics, "poll": poll}
-        self._retention = (
-            Retention(ages=ages_of(retain, "DurableRuns", "retain"), **shared) if retain is not None else None
-        )
-        self._callbacks = callbacks
+        ages = ages_of(retain, "DurableRuns", "retain") if retain is not None else None
+        self._retention = Retention(ages=ages, **shared) if ages is not None else None
         self._deliverer = Deliverer(callbacks=callbacks, **shared) if callbacks else None
 
     @property
@@ -220,13 +216,7 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             if self._callbacks is None:
                 raise CallbackRefused("this server delivers none; set DurableRuns(callbacks=Callbacks(...))")
             self._callbacks.check(callback)
-        name: Any = agent.name if isinstance(agent, Agent) else agent
-        if not (isinstance(name, str) and name):
-            raise ConfigError(f"submit(agent={excerpt(repr(agent))}): must be an Agent, or the name of one")
-        if self._agents and name not in self._agents:
-            raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
-        if not isinstance(identity, Identity | None):
-            raise not_an_identity(identity, "run")
+        name = checked_name(agent, identity, self._agents)
         if conversation_id is not None:
             if history:
                 raise ConfigError("submit: give history= or conversation_id=, not both; a conversation has its history")
