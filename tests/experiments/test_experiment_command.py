@@ -177,7 +177,7 @@ def test_exit_codes(shop: Shop, agent: str, scorer: str, arguments: tuple[str, .
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--agent", "shop_candidates:nothing"), "'shop_candidates:nothing' is not an agent"),
+        (("--agent", "shop_candidates:nothing"), "the module 'shop_candidates' has no 'nothing'"),
         (("--scorers", "shop_candidates:nothing"), "there is nothing of that name"),
         (("--scorers", "shop_candidates:several"), "is not a function"),
         (("--baseline", "none"), "cannot be read"),

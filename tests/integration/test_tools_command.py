@@ -142,7 +142,7 @@ def test_two_agents_with_other_tools_of_one_hub_have_two_files(folder: Path) -> 
     [
         (["diff", "shop:support"], "there is no lock file 'pellucid.lock'"),
         (["lock", "shop:gone"], "agent 'gone': discovery of tools from provider 'gone' failed"),
-        (["lock", "shop:nothing"], "'shop:nothing' is not an agent"),
+        (["lock", "shop:nothing"], "'shop:nothing': the module 'shop' has no 'nothing'"),
         (["lock", "shop:support", "--file", "none/pellucid.lock"], "cannot be written"),
     ],
 )

@@ -36,7 +36,7 @@ async def run_page(request: Request) -> Response:
             page = await pages.runs.event_page(run_id, events[-1].seq if events else 0)
             events, has_more = [*events, *page.events][-MOST:], page.has_more
             of_the_run += [event for event in page.events if event.type.startswith("run.")]
-        steps = await pages.store.steps(run_id)
+        steps = await pages.store.steps(run_id, answers=True)
     except UnknownRun:
         raise HTTPException(404, f"There is no durable run {text.cut(run_id, 80)!r} in this store.") from None
     except StoreUnavailable as error:

@@ -53,9 +53,10 @@ def entry(tx: Transaction, run_id: str, key: str) -> JournalEntry | None:
     return None if row is None else journal_entry(row)
 
 
-def steps(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
+def steps(tx: Transaction, run_id: str, after: int, *, answers: bool) -> tuple[JournalEntry, ...]:
     """Return journal entries without content."""
-    return tuple(map(journal_entry, tx.all("list_steps", run_id=run_id, after=after)))
+    statement = "list_steps_and_answers" if answers else "list_steps"
+    return tuple(map(journal_entry, tx.all(statement, run_id=run_id, after=after)))
 
 
 def call(tx: Transaction, result_id: str) -> CallRecord | None:

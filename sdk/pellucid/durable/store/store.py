@@ -263,9 +263,15 @@ class RunStore(
         """Return a run; None if there is none of that id."""
         return await self._read(partial(queries.run, run_id=run_id))
 
-    async def steps(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
-        """Return the journal of a run; answers and results without content."""
-        return await self._read(partial(queries.steps, run_id=run_id, after=after))
+    async def steps(self, run_id: str, *, after: int = 0, answers: bool = False) -> tuple[JournalEntry, ...]:
+        """Return the entries of a run's journal about what has started and ended, without the content of results.
+
+        Args:
+            run_id: Id of the run.
+            after: Entries up to this number are left out.
+            answers: Whether to include the entries of answers, also without content.
+        """
+        return await self._read(partial(queries.steps, run_id=run_id, after=after, answers=answers))
 
     async def journal(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
         """Return the journal of a run, also entries that a checkpoint contains."""

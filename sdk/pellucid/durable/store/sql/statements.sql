@@ -111,6 +111,11 @@ SELECT * FROM journal WHERE run_id = :run_id AND key = :key
 SELECT * FROM journal WHERE run_id = :run_id AND seq > :after ORDER BY seq
 
 -- list_steps: what has started and ended, without content
+SELECT run_id, seq, key, CASE WHEN substr(key, 1, 7) = 'result:' THEN 'null' ELSE value END AS value, fence, created_at
+FROM journal
+WHERE run_id = :run_id AND seq > :after AND substr(key, 1, 7) <> 'answer:' ORDER BY seq
+
+-- list_steps_and_answers: the same with answers, also without content
 SELECT run_id, seq, key, fence, created_at,
     CASE WHEN substr(key, 1, 7) IN ('answer:', 'result:') THEN 'null' ELSE value END AS value
 FROM journal WHERE run_id = :run_id AND seq > :after ORDER BY seq
