@@ -163,11 +163,11 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        # What came to its end did so before the failure of another could cancel it; with recorded times, it does again.
+        # One that ended did so before the failure of another could cancel it; with recorded times, it does again.
         is_instant = self._playback.session.timing == 0
         with anyio.CancelScope(shield=is_instant and not self._playback.was_stopped(span)):
             return await self._replayed(span, ctx)
-        raise AssertionError  # nobody cancels the scope
+        raise AssertionError  # the scope is never cancelled
 
     async def _replayed(self, span: TapedSpan, ctx: DiscoveryContext) -> Sequence[Tool]:
         await self._list_inner(span, ctx)

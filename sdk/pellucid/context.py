@@ -120,7 +120,7 @@ class Patience(NamedTuple):
 
     Attributes:
         seconds: Seconds from the start of a round trip.
-        tell_model: Whether the model is told that tools are missing.
+        tell_model: Whether the instructions mention that tools are missing.
     """
 
     seconds: float
@@ -128,7 +128,7 @@ class Patience(NamedTuple):
 
 
 UNLIMITED: Final = Patience(math.inf)
-"""Patience of a warm-up, which waits for every hub, however long it takes."""
+"""Patience of a warm-up, which waits for every hub without a limit."""
 
 
 def _ignore(*_: object, **__: object) -> None:
@@ -178,7 +178,7 @@ class DiscoveryContext:
 
     @property
     def waits(self) -> bool:
-        """True if the listing waits for every hub, however long it takes."""
+        """True if the listing waits for every hub without a limit."""
         return self.patience is not None and self.patience.seconds == math.inf
 
     def reporting(
@@ -229,7 +229,7 @@ class ToolContext(Generic[DepsT_co]):
 
     Attributes:
         idempotency_key: Key of the call: the same if the call is repeated, by a retry or in another process after a
-            crash, and different for every other call. Send it to services that recognize repeated requests.
+            crash, and unique otherwise. Send it to services that recognize repeated requests.
         deps: Value that the caller of the run passed as `deps`, unchanged.
         progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
         expires_at: Time at which the run must end, in UTC; None if it has no limit.

@@ -2,7 +2,7 @@
 
 They are the SDK's own classes for samplers, processors and exporters, with the SDK's limits. What differs: attributes
 of plain types are taken as they are, in a dict, instead of being examined one by one; lists of events and links are
-made when they are needed; and an ended span, which nobody can change, is not copied for its processors.
+made when they are needed; and an ended span, which cannot change, is not copied for its processors.
 """
 
 from __future__ import annotations

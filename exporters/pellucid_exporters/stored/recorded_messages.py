@@ -1,4 +1,4 @@
-"""Messages of a recorded run, as a run has them; content that was not recorded, or was cut, is told from its digest."""
+"""Messages of a recorded run, as a run has them; missing or cut content is known by its digest."""
 
 from __future__ import annotations
 

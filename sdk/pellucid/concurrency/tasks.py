@@ -49,7 +49,7 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Cal
             _thread.interrupt_main()  # no caller can raise it; this is what the terminal does
         except BaseException as error:  # noqa: BLE001  (logged; no caller awaits this task)
             contained(error)
-            logging.getLogger("pellucid").error(  # noqa: TRY400  (formats a group that contains itself for ever)
+            logging.getLogger("pellucid").error(  # noqa: TRY400  (never ends for a group that contains itself)
                 "a background task failed; this is a bug in Pellucid\n%s", stack_of(error)
             )
 

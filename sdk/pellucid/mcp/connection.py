@@ -50,7 +50,7 @@ class Connection:
         target: The way to the server.
         limits: Most bytes that the server may send.
         protocol: `legacy` opens a session of a protocol before 2026-07-28, although the server may have a newer one.
-        elicitor: Answers the server's questions to a person; without, it is told that nobody does.
+        elicitor: Answers the server's questions to a person; None declares no support for them.
         expire: Called when the listed tools may be out of date: with `changed=True` when the server announces a change,
             without arguments when it can no longer announce one.
         ended: Called when all resources are released.

@@ -52,7 +52,7 @@ class Handshake:
             stack: Closes the client.
             parent: Context of the spans.
             receive: Receives what the server sends unasked.
-            answer: Answers the server's questions to a person; without, it is told that nobody does.
+            answer: Answers the server's questions to a person; None declares no support for them.
         """
         token = otel_context.attach(parent)
         try:

@@ -27,7 +27,7 @@ from pellucid.mcp.handshake import Negotiation
 from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.fetches import patience_of
-from pellucid.providers.hub import check_not_negative
+from pellucid.providers.option_checks import check_not_negative
 from pellucid.providers.provider import HubCatalog, Tools
 from pellucid.response_limits import ResponseRefused
 from pellucid.text import excerpt

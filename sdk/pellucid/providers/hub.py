@@ -6,9 +6,9 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Generic, NamedTuple, get_args
+from typing import Final, Generic, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -20,13 +20,13 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime
 from pellucid.concurrency.single_flight import Abandoned
 from pellucid.context import DiscoveryContext, Patience
-from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
+from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, retry_after_of
 from pellucid.providers.fetches import Fetch, LateFailure, notify, patience_of
-from pellucid.providers.provider import HubCatalog, OnInvalid, ProviderFacts, ToolHub, Tools, close
+from pellucid.providers.option_checks import check_options
+from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
 from pellucid.telemetry import BACKGROUND_DISCOVERY, Entered, HubRequest, Scope, boundary, current_scope
-from pellucid.text import excerpt
 from pellucid.tools.catalog import as_sequence, checked_catalog
 from pellucid.tools.tool import Hub, Tool, ToolSource
 from pellucid.types import DepsT_contra
@@ -123,28 +123,11 @@ class DiscoveryProvider(Generic[DepsT_contra]):
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        named: Any = self.id
-        if not named or not isinstance(named, str):
-            raise ConfigError(
-                f"DiscoveryProvider(id={named!r}): give the hub a name; traces, metrics and alerts carry it"
-            )
-        names = ("ttl", "stale_if_error", "stale_while_revalidate", "timeout")
-        owner = f"DiscoveryProvider {self.id!r}"
-        check_not_negative(owner, {name: getattr(self, name) for name in names})
-        entries: Any = self.max_entries
-        if not (isinstance(entries, int) and entries >= 1):
-            raise ConfigError(f"{owner}: max_entries={entries!r} must be a whole number from 1")
-        if self.on_invalid not in get_args(OnInvalid):
-            raise ConfigError(f"{owner}: unknown on_invalid={self.on_invalid!r}; use 'fail' or 'quarantine'")
-        if not callable(getattr(self.hub, "fetch_catalog", None)):
-            shown = f"{owner}: hub={excerpt(repr(self.hub))} is"
-            if hasattr(self.hub, "list_tools"):
-                raise ConfigError(f"{shown} not a hub but a tool provider; give it as Agent(providers=[...])")
-            raise ConfigError(f"{shown} not a hub; it needs fetch_catalog(ctx), which returns the tools")
+        check_options(self)
         self.source: ToolSource | None = Hub(self.id)
         self.server_address: str | None = getattr(self.hub, "server_address", None)
         self.server_port: int | None = getattr(self.hub, "server_port", None)
-        self._patience = patience_of(owner, self.patience, tell_model=self.tell_model)
+        self._patience = patience_of(f"DiscoveryProvider {self.id!r}", self.patience, tell_model=self.tell_model)
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(self.max_entries)
         self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(self.max_entries)
@@ -152,7 +135,6 @@ class DiscoveryProvider(Generic[DepsT_contra]):
         self._flights: dict[Hashable, Fetch] = {}
         self._unsettled: set[Fetch] = set()
         self._is_hub = True
-        ProviderFacts.of(self)
         reset_in_child(self, _lock=threading.RLock, _flights=dict, _unsettled=set)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT_contra]]:
@@ -414,17 +396,6 @@ def backoff(failures: int, last: BaseException | None = None) -> float:
     if seconds is None:
         seconds = FIRST_BACKOFF * 2.0 ** min(failures - 1, 64)  # 64: no float holds 2 ** 1024
     return min(seconds, LONGEST_BACKOFF)
-
-
-def check_not_negative(owner: str, options: Mapping[str, Any]) -> None:
-    """Reject what is not a number of seconds, or negative.
-
-    Raises:
-        ConfigError: an option is.
-    """
-    for name, value in options.items():
-        if not (value is None or (isinstance(value, int | float) and value >= 0)):
-            raise ConfigError(f"{owner}: {name}={value!r} must not be negative, but a number of seconds")
 
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pellucid_exporters.local.writer import Record
     from pellucid_exporters.stored.rows import RunRow
 
-_BATCH: Final = 2_000
-
 
 def import_log_records(source: Path, store: Path, writers: Writers, counts: Imported) -> None:
     """Import the log records of a file that belong to runs of a store, and count them.
@@ -32,17 +30,11 @@ def import_log_records(source: Path, store: Path, writers: Writers, counts: Impo
         ConfigError: it is not OTLP in JSON.
     """
     records = _LogRecords(store, counts)
-    batches: dict[str, list[Record]] = {}
-    for service, logger, record in read_log_records(source):
-        found = records.new(logger, record)
-        if found is None:
-            continue
-        batch = batches.setdefault(service, [])
-        batch.append(found)
-        if len(batch) >= _BATCH:
-            writers.write(service, batches.pop(service))
-    for service, batch in batches.items():
-        writers.write(service, batch)
+    writers.write_all(
+        (service, found)
+        for service, logger, record in read_log_records(source)
+        if (found := records.new(logger, record)) is not None
+    )
 
 
 class _LogRecords:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
 from pellucid_commands.store.imports.otlp_json import read_spans
@@ -11,15 +11,13 @@ from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.local.records import span_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid_commands.store.imports.target import Writers
     from pellucid_exporters.local.writer import Record
-
-_BATCH: Final = 2_000
 
 
 def import_otlp(source: Path, store: Path, writers: Writers) -> Imported:
@@ -28,10 +26,16 @@ def import_otlp(source: Path, store: Path, writers: Writers) -> Imported:
     Raises:
         ConfigError: it is not OTLP in JSON.
     """
+    counts = Imported()
+    writers.write_all(_new_spans(source, store, counts))
+    return counts
+
+
+def _new_spans(source: Path, store: Path, counts: Imported) -> Iterator[tuple[str, Record]]:
+    """Yield the spans that the store does not have, each with its service, and count all."""
     membership = _Membership(read_spans(source))
     target = StoreReader(store) if store.exists() else None
-    counts, there = Imported(), dict[str, set[str]]()
-    batches: dict[str, list[Record]] = {}
+    there: dict[str, set[str]] = {}
     for span in read_spans(source):
         run_id, parent_run_id = membership.of(span)
         if run_id not in there:
@@ -43,14 +47,7 @@ def import_otlp(source: Path, store: Path, writers: Writers) -> Imported:
             continue
         there[run_id].add(name)
         counts.spans += 1
-        service = str(span.resource.attributes.get("service.name", ""))
-        batch = batches.setdefault(service, [])
-        batch.append(span_record(span, run_id, parent_run_id))
-        if len(batch) >= _BATCH:
-            writers.write(service, batches.pop(service))
-    for service, batch in batches.items():
-        writers.write(service, batch)
-    return counts
+        yield str(span.resource.attributes.get("service.name", "")), span_record(span, run_id, parent_run_id)
 
 
 class _Membership:

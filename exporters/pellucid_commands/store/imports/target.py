@@ -6,7 +6,7 @@ import math
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pellucid_exporters.local.options import Local
 from pellucid_exporters.local.schema import LARGEST
@@ -39,6 +39,10 @@ class Imported:
     unwanted: int = 0
 
 
+_BATCH: Final = 2_000
+"""Records of a service that are written at once."""
+
+
 class Writers(ExitStack):
     """Writers by the service of the processes that they stand for, and by when these were seen last.
 
@@ -51,6 +55,17 @@ class Writers(ExitStack):
         self.objectives: dict[str, Objective] = {}
         self._path = path
         self._writers: dict[tuple[str, int | None], StoreWriter] = {}
+
+    def write_all(self, records: Iterable[tuple[str, Record]]) -> None:
+        """Write records, each with its service, in batches."""
+        batches: dict[str, list[Record]] = {}
+        for service, record in records:
+            batch = batches.setdefault(service, [])
+            batch.append(record)
+            if len(batch) >= _BATCH:
+                self.write(service, batches.pop(service))
+        for service, batch in batches.items():
+            self.write(service, batch)
 
     def write(self, service: str, records: Iterable[Record], seen_until: int | None = None) -> None:
         """Write records of a process that has ended; `seen_until`: without having said so."""

@@ -105,7 +105,7 @@ class DurableRuns(Operation, RetryMethods, ScoreMethods, WorkerMethods):
             `always`, or `never`. With `never`, this process neither sends nor receives text of answers.
         retry: When a run goes on after a pass that has failed; None for never, so that the first error fails the run.
         retain: Seconds for which runs stay in the store after they have ended, for all or by status; workers delete
-            them then, as `RunStore.purge` does. None for ever.
+            them then, as `RunStore.purge` does. None keeps them.
         on_change: Treatment of a run whose agent has changed: this process continues it, or with `wait` it waits for
             one with the agent with which it has begun. `wait` is for agents that cannot continue each other's runs.
         version: Version of the agents, such as a release: this process continues only runs of this version, and those
